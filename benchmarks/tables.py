@@ -99,13 +99,9 @@ def compare(printed: str, ours: float) -> str:
     zeros = 0 if "." in printed else len(printed) - len(printed.rstrip("0"))
     unit = Decimal(10) ** (zeros - len(digits))
     distance = round(abs(Decimal(printed) - Decimal(ours)), 9)
-    return (
-        EQUAL
-        if distance <= unit / 2
-        else WITHIN_ROUNDING
-        if distance < unit
-        else DIFFERS
-    )
+    if distance <= unit / 2:
+        return EQUAL
+    return WITHIN_ROUNDING if distance < unit else DIFFERS
 
 
 def compare_rows(number: str) -> list[ComparedRow]:
@@ -133,12 +129,11 @@ def render_comparison(
     """
     text_table.check_format(table_format)
     computed = compare_rows(number)
+    with_memory = table_format == "csv" or any(line.row.memory for line in computed)
     shown = [
         i
         for i, figure in enumerate(computed[0].figures)
-        if table_format == "csv"
-        or figure.quantity != "memory"
-        or any(line.row.memory for line in computed)
+        if with_memory or figure.quantity != "memory"
     ]
     figures = [computed[0].figures[i] for i in shown]
     header = [
@@ -147,17 +142,19 @@ def render_comparison(
         for whose in ("paper", "ours")
     ]
     header = ["row", *header, "verdict", "model", "pixels", "note"]
-    rows = [
-        [
-            line.row.label,
-            *(cell for i in shown for cell in line.figures[i].cells),
-            line.verdict or "-",
-            line.model or "-",
-            str(line.row.input_size),
-            line.row.note,
-        ]
-        for line in computed
-    ]
+    rows = []
+    for line in computed:
+        cells = [cell for i in shown for cell in line.figures[i].cells]
+        rows.append(
+            [
+                line.row.label,
+                *cells,
+                line.verdict or "-",
+                line.model or "-",
+                str(line.row.input_size),
+                line.row.note,
+            ]
+        )
     if table_format == "csv":
         text = text_table.render(
             ["table", *header], [[number, *row] for row in rows], table_format

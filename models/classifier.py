@@ -58,7 +58,7 @@ def _embedding(model: keras.Model) -> tuple[Any, Any]:
             f"the model {model.name!r} must have a classifier or a pooled embedding [b, d], "
             f"got an output of the shape {model.output_shape}"
         )
-    return embedding, classifier and classifier.kernel_regularizer
+    return embedding, classifier.kernel_regularizer if classifier else None
 
 
 def class_names(model: str, weights: str = pretrained_weights.ALIAS) -> list[str]:
@@ -124,7 +124,7 @@ def decode_predictions(
     powers = np.exp(values - values.max(-1, keepdims=True))
     probabilities = powers / powers.sum(-1, keepdims=True)
     order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top]
-    return [
-        [(names[index], float(row[index])) for index in indices]
-        for row, indices in zip(probabilities, order, strict=True)
-    ]
+    predictions = []
+    for row, indices in zip(probabilities, order, strict=True):
+        predictions.append([(names[index], float(row[index])) for index in indices])
+    return predictions

@@ -133,7 +133,7 @@ def _attention(
 ) -> int:
     """Attention to `context` positions and `embeddings` offsets; by default one query per position."""
     h = layer.num_heads
-    v = _output_shape(layer)[-1] // layer.num_heads
+    v = _output_shape(layer)[-1] // h
     k = layer.key_dim or (layer.filters or _input_shape(layer)[-1]) // h
     n = queries or math.prod(_input_shape(layer)[1:-1])
     return n * h * (context * (k + v) + embeddings * k)
@@ -155,7 +155,7 @@ def _axial_attention(layer: AxialAttention) -> int:
 
 def _linear_attention(layer: LinearAttention) -> int:
     h = layer.num_heads
-    v = _output_shape(layer)[-1] // layer.num_heads
+    v = _output_shape(layer)[-1] // h
     k = layer.key_dim or v
     # One k x v matrix per head is computed, and applied.
     return _projections(layer) + 2 * math.prod(_input_shape(layer)[1:-1]) * h * k * v
@@ -176,9 +176,8 @@ def _halo_attention(layer: HaloAttention) -> int:
     tables = _size([layer.height_table, layer.width_table]) // (
         depth // layer.num_heads
     )
-    positions, queries = (
-        math.prod(shape[1:-1]) for shape in (_input_shape(layer), _output_shape(layer))
-    )
+    positions = math.prod(_input_shape(layer)[1:-1])
+    queries = math.prod(_output_shape(layer)[1:-1])
     skipped = (positions - queries) * channels * depth  # queries that the strides skip
     return _projections(layer) - skipped + _attention(layer, context, tables, queries)
 

@@ -47,8 +47,12 @@ class InferenceModel(keras.Model):
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Raises `InputError`."""
-        hint = "its normalizations are folded; train the model that it was made of"
-        raise invalid("training", "False for a model of for_inference", True, hint)
+        raise invalid(
+            "training",
+            "False for a model of for_inference",
+            True,
+            "its normalizations are folded; train the model that it was made of",
+        )
 
     train_on_batch = fit
 
@@ -130,14 +134,18 @@ def _copied_input(x: Any) -> Any:
 def _keep_names(outputs: Sequence[Any], tensors: dict[int, Any]) -> None:
     """Passes outputs whose layer is left out or folded through a layer that keeps its name."""
     names = {x._keras_history[0].name for x in tensors.values()}
-    layers = dict[str, Any]()
-    for name, number in {(x._keras_history[0].name, id(x)): None for x in outputs}:
-        if name not in names:
-            dtype = K.dtype_name(tensors[number].dtype)
-            identity = layers.setdefault(
-                name, keras.layers.Activation("linear", name=name, dtype=dtype)
-            )
-            tensors[number] = identity(tensors[number])
+    layers: dict[str, Any] = {}
+    renamed = set()
+    for x in outputs:
+        name = x._keras_history[0].name
+        if name in names or id(x) in renamed:
+            continue
+        renamed.add(id(x))
+        dtype = K.dtype_name(tensors[id(x)].dtype)
+        identity = layers.setdefault(
+            name, keras.layers.Activation("linear", name=name, dtype=dtype)
+        )
+        tensors[id(x)] = identity(tensors[id(x)])
 
 
 class _Call(NamedTuple):
@@ -259,8 +267,9 @@ def _copying(layer: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = f"layer {layer.name!r} cannot be copied ({one_line(error)})"
-        raise InputError(f"the model has no form for inference: {reason}") from error
+        raise InputError(
+            f"the model has no form for inference: layer {layer.name!r} cannot be copied ({one_line(error)})"
+        ) from error
 
 
 class _Copies:
@@ -290,17 +299,16 @@ class _Copies:
 def _as_affine(norm: keras.layers.Layer) -> tuple[Any, Any]:
     """Returns the scale and offset that a normalization is."""
     weights = scale_and_offset(norm)
-    return ChannelAffine(
-        name=norm.name, dtype=norm.dtype_policy
-    ), lambda copy: copy.set_weights(weights)
+    affine = ChannelAffine(name=norm.name, dtype=norm.dtype_policy)
+    return affine, lambda copy: copy.set_weights(weights)
 
 
 def _means(norm: keras.layers.Layer) -> tuple[Any, Any]:
     """Returns the layer that averages the maps of a normalization."""
-    name = f"{norm.name}_means"
-    return keras.layers.GlobalAveragePooling2D(
-        name=name, dtype=norm.dtype_policy
-    ), _no_weights
+    means = keras.layers.GlobalAveragePooling2D(
+        name=f"{norm.name}_means", dtype=norm.dtype_policy
+    )
+    return means, _no_weights
 
 
 def _copied(layer: Any) -> tuple[Any, Any]:
@@ -315,9 +323,9 @@ def _copied(layer: Any) -> tuple[Any, Any]:
 
 
 def _as_is(layer: keras.layers.Layer) -> tuple[Any, Any]:
-    return type(layer).from_config(copied_config(layer)), functools.partial(
-        _copy_state, layer
-    )
+    """Returns an unchanged copy of a layer, and what copies its weights."""
+    copy = type(layer).from_config(copied_config(layer))
+    return copy, functools.partial(_copy_state, layer)
 
 
 def _no_weights(copy: Any) -> None:

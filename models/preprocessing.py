@@ -121,8 +121,12 @@ class Preprocessing:
         images = _converted(images)
         accepted = sorted({1, len(self.mean)})
         if images.dtype.name != "uint8":
-            hint = "tf.image.convert_image_dtype(images, tf.uint8) converts floats in 0..1 and full 16 bits"
-            raise invalid("the type of pictures", "uint8", images.dtype.name, hint)
+            raise invalid(
+                "the type of pictures",
+                "uint8",
+                images.dtype.name,
+                "tf.image.convert_image_dtype(images, tf.uint8) converts floats in 0..1 and full 16 bits",
+            )
         wanted = f"[..., h, w, c] with c = {' or '.join(map(str, accepted))}"
         is_ranked = getattr(images.shape, "rank", 0) is not None
         shape = [*images.shape] if is_ranked else [None] * 3

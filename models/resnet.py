@@ -229,7 +229,9 @@ class ResNet(Architecture):
             widths = self.filters[stage]
             first, others = widths if isinstance(widths, tuple) else (widths, widths)
             for index, letter in enumerate(letters, start=1):
-                strides = 1 if index > 1 else 2 if stage else 4 // self.stem.strides
+                strides = 1
+                if index == 1:
+                    strides = 2 if stage else 4 // self.stem.strides
                 context = BlockContext(
                     name=f"c{level}_block{index}",
                     stage=stage,

@@ -77,8 +77,14 @@ class Convolution(SpatialOperation):
         self, builder: LayerBuilder, x: Tensor, context: BlockContext
     ) -> Tensor:
         groups = context.filters // self.group_size if self.group_size else 1
-        name = f"{context.name}_spatial_conv"
-        return builder.convolution(x, context.filters, 3, context.strides, name, groups)
+        return builder.convolution(
+            x,
+            context.filters,
+            3,
+            context.strides,
+            f"{context.name}_spatial_conv",
+            groups,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,9 +131,11 @@ class LayerOperation(SpatialOperation):
     ) -> Tensor:
         x = self.layer(**self._arguments(builder, x, context))(x)
         if self.pool_size and context.strides > 1:
-            name = f"{context.name}_spatial_pool"
             x = compat.AveragePooling2D(
-                self.pool_size, context.strides, "same", name=name
+                self.pool_size,
+                context.strides,
+                "same",
+                name=f"{context.name}_spatial_pool",
             )(x)
         return x
 

@@ -228,8 +228,12 @@ def _checked_batch_norm(arguments: Mapping[str, Any] | None) -> Mapping[str, Any
         if not (0 <= norm.momentum <= 1 and norm.epsilon > 0):
             raise ValueError("momentum is from 0 to 1 and epsilon above 0")
     except (ValueError, TypeError) as error:
-        accepted = "arguments of a Keras BatchNormalization but axis, gamma_initializer and name"
-        raise invalid("batch_norm", accepted, arguments, one_line(error)) from None
+        raise invalid(
+            "batch_norm",
+            "arguments of a Keras BatchNormalization but axis, gamma_initializer and name",
+            arguments,
+            one_line(error),
+        ) from None
     return arguments
 
 

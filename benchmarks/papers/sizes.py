@@ -69,10 +69,8 @@ def read_rows(file: str) -> dict[str, list[dict[str, str]]]:
 def _row(columns: Mapping[str, str]) -> Row:
     # "resnet_50_llll key_dim=8 num_heads=2"
     model, *options = columns["model"].split() or [""]
-    values = {
-        name: ast.literal_eval(value)
-        for name, value in (option.split("=") for option in options)
-    }
+    pairs = [option.split("=") for option in options]
+    values = {name: ast.literal_eval(value) for name, value in pairs}
     figures = {name: columns[name] for name in ("params", "flops", "memory", "note")}
     return Row(columns["label"], model, values, int(columns["input_size"]), **figures)
 
