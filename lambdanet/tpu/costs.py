@@ -216,14 +216,12 @@ def _window(attributes: str) -> dict[str, list[int]]:
         "rhs_dilate": "1",
         "pad": "0_0",
     }
-    settings = {
-        name: texts.get(name, "x".join([default] * rank))
-        for name, default in defaults.items()
-    }
-    return {
-        name: [int(v.split("_")[0]) for v in text.split("x")]
-        for name, text in settings.items()
-    }
+    settings = {}
+    for name, default in defaults.items():
+        text = texts.get(name, "x".join([default] * rank))
+        # Of the padding before and after an axis, "1_2", the first number.
+        settings[name] = [int(axis.split("_")[0]) for axis in text.split("x")]
+    return settings
 
 
 def _count_pairs(

@@ -74,10 +74,14 @@ def largest_batch(
     if not refine:
         return fits[batch]
     unit = max(1, batch // STEPS)
-    low, high = batch, 2 * batch  # fits, does not fit
+    low = batch  # fits
+    high = 2 * batch  # does not fit
     while low < MAX_BATCH and high - low > unit:
         probe = _probe(fits, low, high, unit)
-        low, high = (probe, high) if try_batch(probe) else (low, probe)
+        if try_batch(probe):
+            low = probe
+        else:
+            high = probe
     return fits[low]
 
 

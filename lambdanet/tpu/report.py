@@ -234,11 +234,16 @@ def _without_gradient(scope: str) -> str:
 
 
 def _sum(layer: str, operations: list[Cost]) -> Cost:
-    totals = (
-        sum(getattr(o, field) for o in operations)
-        for field in ("cycles", "flops", "bytes")
+    """Returns the cost of a layer, whose `times` is the number of its operations."""
+    return Cost(
+        layer,
+        "layer",
+        layer,
+        len(operations),
+        sum(cost.cycles for cost in operations),
+        sum(cost.flops for cost in operations),
+        sum(cost.bytes for cost in operations),
     )
-    return Cost(layer, "layer", layer, len(operations), *totals)
 
 
 def _layers(report: Report, count: int) -> str:

@@ -112,11 +112,12 @@ def _jax_step(
     groups = [model.trainable_variables, model.non_trainable_variables]
     if mode == "train":
         groups += [model.optimizer.variables, model.metrics_variables]
-    state = tuple(
-        [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables]
-        for variables in groups
-    )
+    state: tuple[Any, ...] = ()
+    for variables in groups:
+        shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables]
+        state = (*state, shapes)
     if mode == "infer":
+        # The compiler names the weights by the argument, "state".
         return lambda state, x: model.stateless_call(*state, x, training=False)[0], (
             state,
             images,
