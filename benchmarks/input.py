@@ -28,7 +28,9 @@ from lambdanet.files import writable_dir, write_output
 from lambdanet.training.data import records
 from lambdanet.training.data.dataset import Dataset
 
-LAYERS, MAGNITUDE = 2, 10.0  # of RandAugment
+# Of RandAugment.
+LAYERS = 2
+MAGNITUDE = 10.0
 REFERENCES = {"ours": "model_garden", "ours+randaugment": "model_garden+randaugment"}
 WARMUP_BATCHES = 2  # untimed batches at the beginning of a turn
 SHUFFLE_BUFFER = 1024  # records in Model Garden's shuffle buffer
@@ -215,7 +217,8 @@ def take_turn(
     iterator = iter(contender.take(WARMUP_BATCHES + batches))
     for _ in range(WARMUP_BATCHES):
         next(iterator)
-    start, work = time.perf_counter(), time.process_time()
+    start = time.perf_counter()
+    work = time.process_time()
     for _ in range(batches):
         next(iterator)
     seconds = time.perf_counter() - start
@@ -264,7 +267,9 @@ def jpeg(random: np.random.Generator, height: int, width: int) -> bytes:
         values = np.fft.irfft2(amplitude * np.exp(1j * phases), (height, width))
         return (values - values.mean()) / values.std()
 
-    light, red, blue = 50 * field(), 15 * field(), 15 * field()
+    light = 50 * field()
+    red = 15 * field()
+    blue = 15 * field()
     pixels = 120 + np.stack(
         [light + red, light - (red + blue) / 2, light + blue], axis=-1
     )

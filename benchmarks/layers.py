@@ -132,7 +132,8 @@ def benchmark_layers(
 
 def _columns(row: Measurement) -> dict[str, Any]:
     """Returns the row of the CSV file."""
-    case, contender = row.case, row.contender
+    case = row.case
+    contender = row.contender
     scope = "own" if has_own_scope(contender) else case.scope_name
     place = {"height": case.height, "width": case.width, "channels": case.channels}
     return {**place, "scope": scope, "contender": contender, **row.columns("einsum")}

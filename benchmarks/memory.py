@@ -6,7 +6,8 @@ from pathlib import Path
 
 def largest_resident_mb(root: int) -> float:
     """Returns the largest resident set that a process or one of its descendants has had, in MB."""
-    parents, peaks = {}, {}
+    parents = {}
+    peaks = {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             fields = dict(

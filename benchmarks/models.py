@@ -25,7 +25,8 @@ from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
 from lambdanet.models.names import ModelInfo
 
-FIRST_COLOR, OWN_COLOR = "#111827", "#2563eb"
+FIRST_COLOR = "#111827"
+OWN_COLOR = "#2563eb"
 COLORS = {"timm": "#ea580c", "timm_compiled": "#16a34a"}  # of other libraries
 TITLES = {"train": "training step", "infer": "inference"}
 COLUMNS = {

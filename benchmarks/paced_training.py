@@ -43,10 +43,8 @@ class Turns(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if not self._steps:
             return
-        wall, cpu = (
-            time.perf_counter() - self._start[0],
-            time.process_time() - self._start[1],
-        )
+        wall = time.perf_counter() - self._start[0]
+        cpu = time.process_time() - self._start[1]
         ends, means = zip(*self._steps, strict=True)
         step = statistics.median(b - a for a, b in itertools.pairwise(ends))
         sums = [0.0, *(number * mean for number, mean in enumerate(means, 1))]

@@ -20,7 +20,10 @@ from lambdanet.errors import InputError, check_counts, invalid
 from lambdanet.models import zoo
 from lambdanet.training.serving.export import export_saved_model
 
-MODEL, SIDE, NUM_CLASSES, BATCH_SIZE = "lambda_resnet26t", 96, 10, 64
+MODEL = "lambda_resnet26t"
+SIDE = 96
+NUM_CLASSES = 10
+BATCH_SIZE = 64
 ROOT = Path(__file__).parents[1]
 SHARD_SIZE = 256  # the rate is that between the first and the last part
 # Prints the pictures per second on batches that are prepared.
@@ -176,7 +179,8 @@ def _measure(
     ]
     progress = Path(folder, out, ".progress")
     parts: dict[str, float] = {}  # when each was written
-    begin, memory = time.monotonic(), 0.0
+    begin = time.monotonic()
+    memory = 0.0
     environment = os.environ | {"PYTHONPATH": str(root)}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL

@@ -103,7 +103,10 @@ def measure_rates(
 
 def measure_case(case: Case, cpu: Device, repeats: int) -> list[Timing]:
     """Returns the times of all forms of a case that may be chosen; the forms take turns."""
-    b, height, width, v = case.batch, case.height, case.width, case.channels // HEADS
+    b = case.batch
+    height = case.height
+    width = case.width
+    v = case.channels // HEADS
     random = np.random.default_rng(0)
     shapes = (
         [b, height, width, HEADS, KEY_DIM],

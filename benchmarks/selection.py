@@ -20,7 +20,8 @@ from lambdanet.training.inference.inputs import FilePart, Inputs
 from lambdanet.training.inference.progress import BINS, Progress
 from lambdanet.training.pseudo_labels.steps import SelectLabels
 
-NUM_CLASSES, PART_SIZE = 1000, 8192
+NUM_CLASSES = 1000
+PART_SIZE = 8192
 
 
 def benchmark_selection(
@@ -63,7 +64,9 @@ def benchmark_selection(
 
 def _write(folder: str, count: int) -> list[FilePart]:
     """Writes the predictions of a run, of which some classes have few."""
-    random, progress, parts = np.random.default_rng(0), Progress(folder, {}), []
+    random = np.random.default_rng(0)
+    progress = Progress(folder, {})
+    parts = []
     for number, first in enumerate(range(0, count, PART_SIZE)):
         size = min(PART_SIZE, count - first)
         predictions = {
@@ -87,7 +90,8 @@ def _measure(
     task = pipeline.Task("", 1, 0, progress)
     options = [f"--direct_num_workers={processes}"]
     job = pipeline.Job(Inputs("", "", parts), task, select, options)
-    ended, peak = threading.Event(), [0.0]
+    ended = threading.Event()
+    peak = [0.0]
 
     def watch() -> None:
         while not ended.wait(0.2):

@@ -88,7 +88,8 @@ def _start(build: Callable[[], keras.Model], size: int) -> tuple[float, float]:
     built = time.perf_counter()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), loss)
-    images, labels = np.zeros([2, size, size, 3], np.float32), np.zeros([2], np.int64)
+    images = np.zeros([2, size, size, 3], np.float32)
+    labels = np.zeros([2], np.int64)
     ends: list[float] = []
     callback = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs=None: ends.append(time.perf_counter())

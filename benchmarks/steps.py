@@ -65,7 +65,8 @@ def benchmark_steps(before: str | None = None, epochs: int = 7) -> list[dict[str
     rows = []
     for name, settings in SETTINGS.items():
         with _processes(settings.split(), before, epochs + 1) as processes:
-            order, rounds = list(processes), []
+            order = list(processes)
+            rounds = []
             for _ in range(epochs + 1):
                 rounds.append(
                     {engine: _turn(engine, processes[engine]) for engine in order}
@@ -104,7 +105,8 @@ def _processes(
             f"learning_rate={LEARNING_RATE}",
             f"epochs={epochs}",
         )
-        processes, program = {}, str(ROOT / "benchmarks" / "paced_training.py")
+        processes = {}
+        program = str(ROOT / "benchmarks" / "paced_training.py")
         for name, environment in engines.items():
             process = subprocess.Popen(
                 [
@@ -140,7 +142,8 @@ def _turn(engine: str, process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 def _summary(engine: str, rounds: list[dict[str, dict[str, Any]]]) -> dict[str, str]:
     """Returns medians, their ratios to the first engine, and the largest difference of the losses."""
-    first, cells = next(iter(rounds[0])), {}
+    first = next(iter(rounds[0]))
+    cells = {}
     for quantity in ("step_ms", "epoch_s", "epoch_cpu_s"):
         pairs = [
             (turns[engine][quantity], turns[first][quantity]) for turns in rounds[1:]

@@ -10,11 +10,9 @@ import os
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Sequence
 from logging import LogRecord
 from pathlib import Path
-from typing import Any
 
 from absl import flags, logging
 
@@ -47,18 +45,8 @@ class Flag:
     default: object = None
 
     def __str__(self) -> str:
-        return f"--{'no' * (self.default is True)}{self.name}{'=' * bool(self.value)}{self.value}"
-
-
-IntegerFlag = partial(Flag, define=flags.DEFINE_integer)
-FloatFlag = partial(Flag, define=flags.DEFINE_float)
-ListFlag = partial(Flag, define=flags.DEFINE_list)  # separated by commas
-RepeatedFlag = partial(Flag, define=flags.DEFINE_multi_string)
-
-
-def switch(name: str, help: str, default: bool | None = None) -> Flag:
-    """Returns a flag without a value: `--name` or `--noname`."""
-    return Flag(name, "", help, define=flags.DEFINE_boolean, default=default)
+        name = f"no{self.name}" if self.default is True else self.name
+        return f"--{name}={self.value}" if self.value else f"--{name}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,12 +121,6 @@ def run_command(command: Command, argv: list[str]) -> None:
     else:
         arguments = parse(command, argv)
         command.run(*arguments)
-
-
-def given_flags(values: flags.FlagValues, accepted: Iterable[Flag]) -> dict[str, Any]:
-    """Returns the values of the flags that are on the command line or have a default, by name."""
-    named = {flag.name: values[flag.name].value for flag in accepted}
-    return {name: value for name, value in named.items() if value is not None}
 
 
 def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str]]:

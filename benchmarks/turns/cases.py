@@ -17,9 +17,11 @@ PASSES = ("forward", "both")
 
 # The number of heads h and the query depth k of lambda layers (appendix F.2 of the paper), the number of
 # attention heads, and the sizes of halo attention.
-HEADS, KEY_DIM = 4, 16
+HEADS = 4
+KEY_DIM = 16
 ATTENTION_HEADS = 8
-HALO_BLOCK, HALO = 8, 3
+HALO_BLOCK = 8
+HALO = 3
 
 # The pip packages of the contenders from other libraries; the last one has the layer.
 PEER_PACKAGES = {
@@ -30,7 +32,9 @@ PEER_PACKAGES = {
 # The prefixes of the networks of other libraries.
 MODEL_PEERS = ("timm", "timm_compiled")
 MODEL_PASSES = ("infer", "train")
-LEARNING_RATE, MOMENTUM = 1e-3, 0.9  # of the SGD in a training step
+# Of the SGD in a training step.
+LEARNING_RATE = 1e-3
+MOMENTUM = 0.9
 
 
 @dataclasses.dataclass(frozen=True)

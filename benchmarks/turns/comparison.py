@@ -127,7 +127,8 @@ class Comparison:
             return None
         try:
             about = self._worker(row.contender, False).about()
-            row.library, row.device = about["library"], about["device"]
+            row.library = about["library"]
+            row.device = about["device"]
             self._request(row, False, "build", case=dataclasses.asdict(row.case))
             seconds = self._request(row, False, "time", calls=1, warm=False)["seconds"]
         except ContenderFailed as failure:

@@ -103,7 +103,8 @@ def figure_3(queries: K.Tensor, values: K.Tensor, table: K.Tensor) -> K.Tensor:
     [b, height, width, h, v].
     """
     b, height, width, h, k = queries.shape
-    v, size = values.shape[-1], [height, width]
+    v = values.shape[-1]
+    size = [height, width]
     # [n, m, k, 1]
     embeddings = reference.gather_embeddings(table[..., K.newaxis], size, size)
     outputs = reference.apply_position_lambdas(
@@ -114,7 +115,10 @@ def figure_3(queries: K.Tensor, values: K.Tensor, table: K.Tensor) -> K.Tensor:
 
 def _run_position_lambdas(apply: Callable[..., K.Tensor], case: Case) -> Run:
     """The position lambdas of random queries and values."""
-    b, height, width, v = case.batch, case.height, case.width, case.channels // HEADS
+    b = case.batch
+    height = case.height
+    width = case.width
+    v = case.channels // HEADS
     lengths = [case.scope] * 2 if case.scope else [2 * height - 1, 2 * width - 1]
     shapes = (
         [b, height, width, HEADS, KEY_DIM],
@@ -213,10 +217,8 @@ def compile_runner(
         import jax
 
         variables = layer.variables if layer else []
-        jitted, values = (
-            jax.jit(_of_values(variables, function)),
-            [variable.value for variable in variables],
-        )
+        jitted = jax.jit(_of_values(variables, function))
+        values = [variable.value for variable in variables]
         return lambda: jax.block_until_ready(jitted(values, *arguments))
     compiled = tf.function(function, autograph=False)
 

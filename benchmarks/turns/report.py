@@ -155,7 +155,8 @@ def plots(rows: Sequence[Measurement], machine: Machine) -> dict[str, bytes]:
 
 
 def _dot(row: Measurement, middle: float, low: float, high: float) -> Dot:
-    case, name = row.case, row.contender
+    case = row.case
+    name = row.contender
     kind = "position lambda" if name.startswith("position/") else "layer"
     block = f"{kind}, scope {case.scope_name}"
     color = next(color for part, color in COLORS.items() if part in name)

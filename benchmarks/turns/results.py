@@ -92,7 +92,8 @@ class Measurement:
         value: "Callable[[Measurement], float | None]",
     ) -> float | None:
         """Returns a value of `a` divided by that of `b`; None if either is missing or 0."""
-        top, bottom = a and value(a), b and value(b)
+        top = a and value(a)
+        bottom = b and value(b)
         return top / bottom if top and bottom else None
 
 
@@ -112,7 +113,8 @@ def round_digits(value: float | None) -> float | None:
 
 def announce(dtype: str, threads: int | None = None) -> Machine:
     """Prints and returns the machine, its threads (default: the number of cores), and whether it is busy."""
-    load, backend = round(os.getloadavg()[0], 2), which_keras.keras_3_backend()
+    load = round(os.getloadavg()[0], 2)
+    backend = which_keras.keras_3_backend()
     about: Machine = {
         "cpu": _cpu(),
         "cores": num_cores(),

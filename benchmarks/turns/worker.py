@@ -88,7 +88,8 @@ def main(name: str, threads: int) -> None:
     os.dup2(2, 1)
     with contextlib.suppress(OSError):  # the first process to kill if memory runs out
         Path("/proc/self/oom_score_adj").write_text("1000")
-    contender, failure = None, {}
+    contender = None
+    failure = {}
     try:
         contender = Contender(name, threads)
     except Exception as error:  # any error of a library is a result

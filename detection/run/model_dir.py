@@ -50,7 +50,8 @@ def load_experiment(model_dir: str | Path, experiment: str | None = None) -> Any
       InputError: there is no run, or the name of its experiment is unknown.
     """
     path = os.path.expanduser(model_dir)
-    params, name_file = os.path.join(path, PARAMS), os.path.join(path, EXPERIMENT)
+    params = os.path.join(path, PARAMS)
+    name_file = os.path.join(path, EXPERIMENT)
     if not tf.io.gfile.exists(params):
         raise invalid(
             "model_dir", f"a folder of lambdanet.detection.train, with {PARAMS}", path

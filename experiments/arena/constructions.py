@@ -112,10 +112,8 @@ def in_context_recall(number: int = 64, length: int = 128, seed: int = 0) -> Exa
 
 def token_inputs(tokens: Any) -> np.ndarray:
     """Returns the embeddings of tokens: the token one-hot, a constant, and place for the token before it."""
-    constant, slot = (
-        np.ones([*np.shape(tokens), 1]),
-        np.zeros([*np.shape(tokens), TOKENS]),
-    )
+    constant = np.ones([*np.shape(tokens), 1])
+    slot = np.zeros([*np.shape(tokens), TOKENS])
     return np.concatenate(
         [one_hot(tokens, 2 * TOKENS), constant, slot], axis=-1, dtype=np.float32
     )
@@ -227,7 +225,8 @@ def swapped_cells() -> Examples:
     Layers that ignore positions, in networks of any depth, answer both equally.
     """
     colors = _boards(2)
-    colors[:, 2, 1], colors[:, 2, 3] = [1, 0], [0, 1]
+    colors[:, 2, 1] = [1, 0]
+    colors[:, 2, 3] = [0, 1]
     return _one_question(board_inputs(colors, _arrows((0, 1), (0, 1))), (2, 2), [0, 1])
 
 
@@ -257,7 +256,8 @@ def two_arrows() -> Examples:
     Answers of a single convolution of any size, a sum over cells, have y_1 + y_4 = y_2 + y_3.
     """
     colors = _boards(4)
-    colors[:, 2, 1], colors[:, 2, 3] = [1, 1, 0, 0], [0, 0, 1, 1]
+    colors[:, 2, 1] = [1, 1, 0, 0]
+    colors[:, 2, 3] = [0, 0, 1, 1]
     return _one_question(
         board_inputs(colors, _arrows((0, 1), (0, -1)) * 2), (2, 2), [0, 1, 1, 0]
     )

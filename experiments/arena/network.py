@@ -66,7 +66,9 @@ def match_widths(setup: Setup) -> Widths:
             few + slope * (number - 8) - setup.parameters
         ) / setup.parameters
 
-    low, high = 1, 64  # in heads; the channels decrease with the operator's width
+    # In heads; the channels decrease with the operator's width
+    low = 1
+    high = 64
     while low < high:
         middle = (low + high) // 2
         if channels(NUM_HEADS * middle)[0] > NUM_HEADS * middle:

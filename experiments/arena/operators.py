@@ -16,7 +16,10 @@ from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.models import complexity
 from lambdanet.ops import attention
 
-NUM_HEADS, KEY_DIM, SCOPE = 4, 16, 7  # of all operators that have them
+# Of all operators that have them.
+NUM_HEADS = 4
+KEY_DIM = 16
+SCOPE = 7
 HEADS = {"num_heads": NUM_HEADS, "key_dim": KEY_DIM}
 
 Mixer = Callable[[K.Tensor], K.Tensor]

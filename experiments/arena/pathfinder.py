@@ -36,7 +36,8 @@ def pictures(number: int, kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndar
     connected = random.integers(2, size=number)
     owner = np.full([number, SIDE // 2, SIDE // 2], -1)
     for i in range(number):
-        curves, ends = _curves(random, DASHES[kind]), None
+        curves = _curves(random, DASHES[kind])
+        ends = None
         while kind == "connected" and not (ends := _equally_far(*curves[:2])):
             curves = _curves(random, DASHES[kind])
         for curve in curves:
@@ -69,7 +70,8 @@ def _equally_far(
 def _curves(random: np.random.Generator, dashes: int) -> list[Curve]:
     """Draws two long curves and the short ones, which do not touch."""
     while True:
-        taken, curves = np.zeros([SIDE, SIDE], bool), []
+        taken = np.zeros([SIDE, SIDE], bool)
+        curves = []
         for length in (dashes, dashes, *[2] * DISTRACTORS):
             for _ in range(50):
                 curve = _curve(random, length, taken)

@@ -139,10 +139,8 @@ def same_objects(number: int, seed: int = 0, side: int = 12) -> Examples:
         while correlate2d(first, second).max() == 5:  # equal, or shifted
             second = random.permutation(second.ravel()).reshape([3, 3])
         for index, shape in enumerate((first, first if is_same else second)):
-            row, column = (
-                random.integers(side - 2),
-                random.integers(side // 2 - 2) + index * (side // 2),
-            )
+            row = random.integers(side - 2)
+            column = random.integers(side // 2 - 2) + index * (side // 2)
             x[row : row + 3, column : column + 3, 0] = shape
         if random.random() < 0.5:
             x[:] = x.transpose([1, 0, 2])
@@ -193,10 +191,8 @@ def _digits() -> dict[str, Labeled]:
 
     pictures, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
-    pictures, labels = (
-        pictures[order].reshape([-1, 8, 8, 1]).astype(np.float32) / 16,
-        labels[order],
-    )
+    pictures = pictures[order].reshape([-1, 8, 8, 1]).astype(np.float32) / 16
+    labels = labels[order]
     cuts = (1097, 1397)
     return dict(
         zip(

@@ -20,8 +20,11 @@ from lambdanet import text_table
 from lambdanet.backend import keras
 from lambdanet.models import complexity
 
-BATCH, STEPS = 32, 100  # examples per step, steps per epoch
-NUM_VALIDATION, NUM_TEST = 500, 2000
+# Examples per step, steps per epoch.
+BATCH = 32
+STEPS = 100
+NUM_VALIDATION = 500
+NUM_TEST = 2000
 SOLVED = 0.9
 
 
@@ -31,10 +34,13 @@ def train(cell: Cell, machine: str = "", epochs: int | None = None) -> dict[str,
     Data, their order and initial weights depend on the seed alone. The validation accuracy is measured after
     each epoch; the test accuracy once, at the end. Times are of the processor.
     """
-    start, task = time.process_time(), cell.setup.task
+    start = time.process_time()
+    task = cell.setup.task
     model, reset = _compiled(cell.setup)
     reset(cell.seed)
-    epochs, curve, seconds = epochs or task.epochs, [], []
+    epochs = epochs or task.epochs
+    curve = []
+    seconds = []
     validation = task.draw(NUM_VALIDATION, "validation", 0)
     for epoch in range(epochs):
         inputs, answers = task.draw(BATCH * STEPS, "train", 1000 * cell.seed + epoch)

@@ -23,11 +23,13 @@ class BestEpoch:
         self._patience = patience
         self._file = checkpoints.directory / FILE
         # From 1, on the held-out split; 0: none yet.
-        self.epoch, self.accuracy = 0, float("-inf")
+        self.epoch = 0
+        self.accuracy = float("-inf")
         if self._file.exists():
             try:
                 kept = json.loads(self._file.read_text(encoding="utf-8"))
-                self.epoch, self.accuracy = int(kept["epoch"]), float(kept["accuracy"])
+                self.epoch = int(kept["epoch"])
+                self.accuracy = float(kept["accuracy"])
             except (
                 KeyError,
                 OverflowError,
@@ -44,7 +46,8 @@ class BestEpoch:
         """Saves the current weights if they are better than all before; `OSError` if that fails."""
         if accuracy <= self.accuracy:
             return
-        self.epoch, self.accuracy = epoch, accuracy
+        self.epoch = epoch
+        self.accuracy = accuracy
         self._checkpoints.save(step)
         if self._checkpoints.devices.chief:
             kept = {"epoch": epoch, "step": step, "accuracy": accuracy}

@@ -156,7 +156,8 @@ def create_metrics(model: keras.Model) -> None:
     Otherwise `fit` takes a batch of every dataset first (Keras 3.15), and with a strategy of TensorFlow at
     every evaluation one that is not there.
     """
-    labels, logits = np.zeros([1]), np.zeros([1, *model.output_shape[1:]], np.float32)
+    labels = np.zeros([1])
+    logits = np.zeros([1, *model.output_shape[1:]], np.float32)
     for part in (model._compile_metrics, model._compile_loss):
         part.build(labels, logits)
     model._maybe_symbolic_build = lambda *args, **kwargs: None

@@ -153,15 +153,14 @@ class StopWhenDiverged(keras.callbacks.Callback):
 
     def check(self) -> None:
         """Checks the loss of the last step now."""
-        loss, self._loss = float(self._loss), 0.0
+        loss = float(self._loss)
+        self._loss = 0.0
         if not math.isfinite(loss):
             self._fail(f"the loss is {loss}")
 
     def _fail(self, problem: str) -> None:
-        step, rate = (
-            int(self.model.optimizer.iterations.numpy()),
-            learning_rate(self.model),
-        )
+        step = int(self.model.optimizer.iterations.numpy())
+        rate = learning_rate(self.model)
         saved = self._checkpoints.steps()
         kept = (
             f"the checkpoint of step {saved[-1]} is kept"
@@ -284,7 +283,8 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         # The optimizer may not have it yet.
-        before, self._step = self._step, self._first_step + batch + 1
+        before = self._step
+        self._step = self._first_step + batch + 1
         due = self._step // self._save_every > before // self._save_every
         alone = self._checkpoints.devices.workers == 1
         if alone or self._step // AGREE_EVERY > before // AGREE_EVERY:

@@ -17,7 +17,9 @@ from lambdanet.training.run.devices import ONE_DEVICE, Devices
 MAX_TO_KEEP = 3
 NUM_SUMS = 4  # the sum and the count of the loss, and of the accuracy
 # Names in a checkpoint, or their beginnings.
-MODEL, AVERAGE, SUMS = "model/", "average/", "sums"
+MODEL = "model/"
+AVERAGE = "average/"
+SUMS = "sums"
 
 _DAMAGED = (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile, zlib.error)
 
@@ -82,7 +84,8 @@ class Checkpoints:
         # Took part: variables with a value per device were averaged.
         if not self.devices.chief:
             return
-        failure, folder = f"cannot write the checkpoint of step {step}", self.directory
+        failure = f"cannot write the checkpoint of step {step}"
+        folder = self.directory
         if not folder.parent.is_dir():
             raise OSError(f"{failure}: {str(folder.parent)!r} was deleted")
         try:

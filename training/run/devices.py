@@ -213,7 +213,8 @@ def read_task() -> tuple[int, int, str]:
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text)
-        cluster, task = config["cluster"], config["task"]
+        cluster = config["cluster"]
+        task = config["task"]
         # The chief comes first.
         jobs = [job for job in ("chief", "worker") if job in cluster]
         before = sum(len(cluster[job]) for job in jobs[: jobs.index(task["type"])])

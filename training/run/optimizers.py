@@ -48,11 +48,10 @@ class LAMB(keras.optimizers.Adam):
     def update_step(
         self, gradient: K.Tensor, variable: Any, learning_rate: Any
     ) -> None:
-        index, step = (
-            self._get_variable_index(variable),
-            K.cast(self.iterations + 1, variable.dtype),
-        )
-        m, v = self._momentums[index], self._velocities[index]
+        index = self._get_variable_index(variable)
+        step = K.cast(self.iterations + 1, variable.dtype)
+        m = self._momentums[index]
+        v = self._velocities[index]
         self.assign_add(m, (gradient - m) * (1 - self.beta_1))
         self.assign_add(v, (K.square(gradient) - v) * (1 - self.beta_2))
         update = (
@@ -90,7 +89,8 @@ def with_options(
             **kwargs: Any,
         ):
             super().__init__(*args, **kwargs)
-            self._clip, self._rate_factors = clip, rate_factors
+            self._clip = clip
+            self._rate_factors = rate_factors
             self._factors: Callable[[Any], float] = lambda key: 1.0
             self._first_steps: Callable[..., int] = lambda key, default: default
             self._first_step = 0  # of the variable that is updated
@@ -283,7 +283,8 @@ def _layer(variable: Any) -> str:
 
 def _unit_axes(variable: Any) -> tuple[int, ...]:
     """Returns the axes of the weights of one output channel; a bias or a class token is one unit."""
-    name, rank = compat.variable_name(variable), len(variable.shape)
+    name = compat.variable_name(variable)
+    rank = len(variable.shape)
     is_vector = sum(size > 1 for size in variable.shape) <= 1
     if name.endswith("bias") or (is_vector and not is_kernel(variable)):
         return tuple(range(rank))

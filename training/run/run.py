@@ -92,9 +92,13 @@ class Run:
     def __init__(
         self, dataset: Dataset, path: Path, devices: Devices, options: TrainOptions
     ):
-        recipe, self._steps = dataset.recipe, dataset.steps_per_epoch
-        self._recipe, self._dataset, self._path = recipe, dataset, path
-        self._devices, self._options = devices, options
+        recipe = dataset.recipe
+        self._steps = dataset.steps_per_epoch
+        self._recipe = recipe
+        self._dataset = dataset
+        self._path = path
+        self._devices = devices
+        self._options = options
         self.step = 0
         self._compiled: Any = None  # the size of images and whether layers are frozen
         if recipe.global_batch_size % (devices.replicas * recipe.accumulate_steps):
@@ -172,7 +176,8 @@ class Run:
                     self._path / model_dirs.LOGS, self._recipe, tf.stack(images)
                 )
         if not self._is_evaluated():
-            run, sums = self._callbacks(stop), self._checkpoints.sums
+            run = self._callbacks(stop)
+            sums = self._checkpoints.sums
             callbacks.finish_epoch(
                 self._model,
                 run,
@@ -238,7 +243,9 @@ class Run:
 
     def _callbacks(self, stop: StopRequest) -> list[keras.callbacks.Callback]:
         save_every = self._options.save_every
-        own, recipe, step = self._user_callbacks, self._recipe, self.step
+        own = self._user_callbacks
+        recipe = self._recipe
+        step = self.step
         return callbacks.create_callbacks(
             recipe,
             self._path,
@@ -256,12 +263,11 @@ class Run:
 
         Where the last execution of an epoch has fewer steps, it ends with the data of the epoch.
         """
-        recipe, (epoch, done) = self._recipe, divmod(self.step, self._steps)
-        step, dataset, verbosity = (
-            self.step,
-            self._training_data(epoch),
-            self._verbosity(),
-        )
+        recipe = self._recipe
+        epoch, done = divmod(self.step, self._steps)
+        step = self.step
+        dataset = self._training_data(epoch)
+        verbosity = self._verbosity()
         steps = self._steps - done
         self._announce_compilation(epoch)
         is_uneven = steps % self._options.steps_per_execution > 0
@@ -293,7 +299,8 @@ class Run:
         self._unfreeze_if_due()
 
     def _announce_compilation(self, epoch: int) -> None:
-        size, before = self._recipe.training_size(epoch), self._compiled
+        size = self._recipe.training_size(epoch)
+        before = self._compiled
         self._compiled = size, freezing.are_frozen(self._recipe, epoch)
         if (
             keras.config.backend() == "jax"
@@ -319,7 +326,9 @@ class Run:
         return 1 if sys.stdout.isatty() else 2
 
     def _announce(self) -> None:
-        recipe, devices, step = self._recipe, self._devices, self.step
+        recipe = self._recipe
+        devices = self._devices
+        step = self.step
         if not devices.chief:
             print(
                 f"worker {devices.worker} of {devices.workers}, from 0, at step {step}",
@@ -342,7 +351,8 @@ class Run:
                 f"resuming {name} after epoch {epoch} of {recipe.epochs}{within}, step {step}",
                 flush=True,
             )
-        batch, replicas = recipe.global_batch_size, devices.replicas
+        batch = recipe.global_batch_size
+        replicas = devices.replicas
         each = (
             f", {batch // replicas} on each of {replicas} devices"
             if replicas > 1
@@ -358,7 +368,8 @@ class Run:
             f"batches of {batch} images{each}{machines}{pseudo}, in {precision}; {rate}",
             flush=True,
         )
-        smoothing, decay = recipe.label_smoothing, recipe.weight_decay
+        smoothing = recipe.label_smoothing
+        decay = recipe.weight_decay
         place = ", each step" if recipe.decays_in_steps else " and"
         loss = f"the loss has label smoothing of {smoothing:g}{place} weight decay of {decay:g}"
         print(loss, flush=True)

@@ -26,7 +26,8 @@ def locked(model_dir: Path, name: str = "model_dir") -> Iterator[None]:
     is that of the folder in messages.
     """
     created = [path for path in (model_dir, *model_dir.parents) if not path.exists()]
-    file, process = model_dir / FILE, os.getpid()
+    file = model_dir / FILE
+    process = os.getpid()
     try:
         model_dir.mkdir(parents=True, exist_ok=True)
         file.touch()

@@ -65,7 +65,8 @@ def rematerialize(model: keras.Model) -> Callable[..., Any]:
 
 def _call_again_in_backward_pass(segment: keras.Model, inputs: Any) -> Any:
     """Calls a model in training; its state is an argument, so both passes draw the same random numbers."""
-    weights, state = segment.trainable_variables, segment.non_trainable_variables
+    weights = segment.trainable_variables
+    state = segment.non_trainable_variables
 
     @keras.remat
     def compute(weights: Any, state: Any, inputs: Any) -> Any:
@@ -137,7 +138,8 @@ def _tensorflow_step(model: keras.Model, parts: int) -> Callable[..., Any]:
         )
 
         def add(number: tf.Tensor, *sums: tf.Tensor) -> list[tf.Tensor]:
-            x, y = images[number], labels[number]
+            x = images[number]
+            y = labels[number]
             with tf.GradientTape() as tape:
                 logits = model(x, training=True)
                 loss = model.compute_loss(x, y, logits, training=True)
