@@ -14,9 +14,9 @@ from benchmarks.memory import largest_resident_mb
 from benchmarks.turns import results
 from lambdanet import command_line, text_table
 from lambdanet.errors import check_counts, invalid
-from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.inference import pipeline
-from lambdanet.training.inference.inputs import FilePart, Inputs
+from lambdanet.training.inference.classifier import SharedClassifier
+from lambdanet.training.inference.inputs import FilePart
 from lambdanet.training.inference.progress import BINS, Progress
 from lambdanet.training.pseudo_labels.steps import SelectLabels
 
@@ -25,18 +25,16 @@ PART_SIZE = 8192
 
 
 def benchmark_selection(
-    predictions: list[str] | None = None, per_class: int = 1000, processes: int = 2
+    predictions: list[str] | None = None, per_class: int = 1000
 ) -> list[dict[str, str]]:
     """Measures the selection from synthetic predictions of 1,000 classes, without pictures.
 
     Args:
       predictions: their numbers; default: 1, 2, 4, 8 and 16 million.
       per_class: the number of records per class.
-      processes: the number of Beam's processes.
 
     Returns:
-      The rows of the table: seconds with the start of all processes, and the largest resident set of a
-      process in MB.
+      The rows of the table: seconds, and the largest resident set of the process in MB.
 
     Raises:
       InputError: an argument is not as described.
@@ -44,7 +42,7 @@ def benchmark_selection(
     Example:
       >>> rows = benchmark_selection(["1000000"])
     """
-    check_counts(per_class=per_class, processes=processes)
+    check_counts(per_class=per_class)
     texts = predictions or [f"{number}000000" for number in (1, 2, 4, 8, 16)]
     if not all(text.isdecimal() and int(text) for text in texts):
         raise invalid("predictions", "positive integers", texts)
@@ -53,9 +51,7 @@ def benchmark_selection(
     for text in texts:
         with tempfile.TemporaryDirectory() as folder:
             parts = _write(folder, int(text))
-            rows.append(
-                {"predictions": text} | _measure(folder, parts, per_class, processes)
-            )
+            rows.append({"predictions": text} | _measure(folder, parts, per_class))
     print(
         text_table.render(list(rows[0]), [list(row.values()) for row in rows]), end=""
     )
@@ -82,14 +78,11 @@ def _write(folder: str, count: int) -> list[FilePart]:
     return parts
 
 
-def _measure(
-    folder: str, parts: list[FilePart], per_class: int, processes: int
-) -> dict[str, str]:
+def _measure(folder: str, parts: list[FilePart], per_class: int) -> dict[str, str]:
     progress = Progress(folder, {})
     select = SelectLabels(progress, NUM_CLASSES, 0.0, per_class, seed=0)
-    task = pipeline.Task("", 1, 0, progress)
-    options = [f"--direct_num_workers={processes}"]
-    job = pipeline.Job(Inputs("", "", parts), task, select, options)
+    task = pipeline.Task(SharedClassifier(""), 1, 0, progress)  # which is not loaded
+    job = pipeline.Job(parts, task, select)
     ended = threading.Event()
     peak = [0.0]
 
@@ -101,7 +94,7 @@ def _measure(
     thread.start()
     begin = time.monotonic()
     try:
-        pipeline.run(job, BadRecords())
+        job.run(job.pipeline())
     finally:
         ended.set()
         thread.join()

@@ -2,9 +2,9 @@
 """The commands on exported models: predict, predict-many and pseudo-label."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-from lambdanet.errors import Unfinished
+from lambdanet.errors import Unfinished, invalid
 from lambdanet.signatures import Folder, Repeated, command
 
 Options = Annotated[Sequence[str], Repeated, "OPTION"]
@@ -38,17 +38,15 @@ def predict_many(
     out: Folder,
     format: str = "csv",
     top: int = 5,
-    split: str | None = None,
+    split: str = "train",
     data_dir: Folder | None = None,
-    batch_size: int | None = None,
-    shard_size: int | None = None,
+    batch_size: int = 64,
+    shard_size: int = 1024,
     max_bad_records: int | None = None,
-    runner: str | None = None,
-    direct_num_workers: int | None = None,
-    direct_running_mode: Annotated[str | None, "MODE"] = None,
+    num_workers: int | None = None,
     beam_options: Options = (),
 ) -> None:
-    """Writes the top classes of many pictures into files, on Apache Beam; again, it goes on.
+    """Writes the top classes of many pictures into files, on Apache Beam.
 
     Args:
       data: pictures, folders of them, TFRecords, patterns, a table or a TFDS dataset.
@@ -56,39 +54,33 @@ def predict_many(
       out: folder for the files and manifest.json.
       format: csv, jsonl or tfrecord.
       top: number of classes to write.
-      split: split of TFRecords, a dataset or a table (default: train).
+      split: split of TFRecords, a dataset or a table.
       data_dir: folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files.
-      batch_size: pictures per batch (default: 64).
-      shard_size: pictures per file, and per task of a worker (default: 1024).
+      batch_size: pictures per batch.
+      shard_size: pictures per file, and per task of a worker.
       max_bad_records: largest number of unreadable images, and of other files, to leave out (default: 100
         images, and a tenth of each class's files).
-      runner: runner of Apache Beam, such as DataflowRunner (default: DirectRunner).
-      direct_num_workers: processes of DirectRunner (default: the number of cores).
-      direct_running_mode: multi_processing (the default), multi_threading or in_memory.
-      beam_options: another option of Apache Beam; also all words after ` -- `.
+      num_workers: batches that a process predicts at the same time (default: the number of cores).
+      beam_options: option of Apache Beam, such as --runner=FlinkRunner; also all words after ` -- `.
     """
+    if out.endswith((".csv", ".jsonl")):
+        raise invalid("out", "a folder", out)
+
     from lambdanet.training.inference import predict
 
-    options = _given(
-        split=split,
-        data_dir=data_dir,
-        batch_size=batch_size,
-        shard_size=shard_size,
-        max_bad_records=max_bad_records,
-    )
     predict.predict_files(
         saved_model,
         data,
         out,
         format,
-        top=top,
-        beam_options=_beam_options(
-            beam_options,
-            runner=runner,
-            direct_num_workers=direct_num_workers,
-            direct_running_mode=direct_running_mode,
-        ),
-        **options,
+        top,
+        split,
+        data_dir,
+        batch_size,
+        shard_size,
+        max_bad_records,
+        num_workers,
+        beam_options,
     )
 
 
@@ -96,18 +88,16 @@ def pseudo_label(
     saved_model: Folder,
     data: str,
     out: Folder,
-    min_confidence: Annotated[float | None, "P"] = None,
+    min_confidence: Annotated[float, "P"] = 0.3,
     per_class: int | None = None,
-    label_mode: Annotated[str | None, "MODE"] = None,
-    seed: int | None = None,
-    split: str | None = None,
+    label_mode: Annotated[str, "MODE"] = "soft",
+    seed: int = 0,
+    split: str = "train",
     data_dir: Folder | None = None,
-    batch_size: int | None = None,
-    shard_size: int | None = None,
+    batch_size: int = 64,
+    shard_size: int = 1024,
     max_bad_records: int | None = None,
-    runner: str | None = None,
-    direct_num_workers: int | None = None,
-    direct_running_mode: Annotated[str | None, "MODE"] = None,
+    num_workers: int | None = None,
     beam_options: Options = (),
 ) -> None:
     """Labels pictures with an exported model, as balanced training data.
@@ -116,20 +106,18 @@ def pseudo_label(
       saved_model: folder that `lambdanet export` wrote: the teacher.
       data: folder of pictures or TFRecords, a pattern, a table, or a TFDS dataset.
       out: folder for TFRecords, manifest.json and pseudo_labels.png.
-      min_confidence: smallest accepted probability of the top class (default: 0.3).
+      min_confidence: smallest accepted probability of the top class.
       per_class: records per class: the most confident, with copies if there are fewer (default: the mean).
       label_mode: soft (the default: the probabilities of all classes) or hard.
-      seed: random seed (default: 0).
-      split: split of TFRecords, a dataset or a table (default: train).
+      seed: random seed.
+      split: split of TFRecords, a dataset or a table.
       data_dir: folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files.
-      batch_size: pictures per batch (default: 64).
-      shard_size: pictures per file, and per task of a worker (default: 1024).
+      batch_size: pictures per batch.
+      shard_size: pictures per file, and per task of a worker.
       max_bad_records: largest number of unreadable images, and of other files, to leave out (default: 100
         images, and a tenth of each class's files).
-      runner: runner of Apache Beam, such as DataflowRunner (default: DirectRunner).
-      direct_num_workers: processes of DirectRunner (default: the number of cores).
-      direct_running_mode: multi_processing (the default), multi_threading or in_memory.
-      beam_options: another option of Apache Beam; also all words after ` -- `.
+      num_workers: batches that a process predicts at the same time (default: the number of cores).
+      beam_options: option of Apache Beam, such as --runner=FlinkRunner; also all words after ` -- `.
     """
     from lambdanet.training.pseudo_labels import label
 
@@ -137,35 +125,18 @@ def pseudo_label(
         saved_model,
         data,
         out,
-        beam_options=_beam_options(
-            beam_options,
-            runner=runner,
-            direct_num_workers=direct_num_workers,
-            direct_running_mode=direct_running_mode,
-        ),
-        **_given(
-            min_confidence=min_confidence,
-            per_class=per_class,
-            label_mode=label_mode,
-            seed=seed,
-            split=split,
-            data_dir=data_dir,
-            batch_size=batch_size,
-            shard_size=shard_size,
-            max_bad_records=max_bad_records,
-        ),
+        split,
+        data_dir,
+        min_confidence,
+        per_class,
+        label_mode,
+        batch_size,
+        shard_size,
+        seed,
+        max_bad_records,
+        num_workers,
+        beam_options,
     )
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """Returns the options that are on the command line."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _beam_options(others: Sequence[str], **named: Any) -> list[str]:
-    """Returns the options of Beam as words, such as --runner=DirectRunner."""
-    words = [f"--{name}={value}" for name, value in _given(**named).items()]
-    return [*words, *others]
 
 
 COMMANDS = (

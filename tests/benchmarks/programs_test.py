@@ -237,7 +237,7 @@ def test_selection_prints_a_row_per_number(capsys):
     assert (
         command_line.main(
             selection.COMMAND,
-            ["--predictions=5000,9000", "--per_class=2", "--processes=1"],
+            ["--predictions=5000,9000", "--per_class=2"],
         )
         == 0
     )

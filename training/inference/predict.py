@@ -17,7 +17,11 @@ from lambdanet.files import absolute, write_output
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.inference import pipeline
-from lambdanet.training.inference.classifier import model_sha256
+from lambdanet.training.inference.classifier import (
+    Rows,
+    SharedClassifier,
+    model_sha256,
+)
 from lambdanet.training.inference.inputs import Part, check_apart, open_inputs
 from lambdanet.training.inference.progress import (
     BINS,
@@ -25,7 +29,6 @@ from lambdanet.training.inference.progress import (
     Summary,
     merge_summaries,
 )
-from lambdanet.training.serving.exported_model import load_classifier
 from lambdanet.training.serving.predict import TABLES, top_classes
 
 RECORDS = "tfrecord"
@@ -44,12 +47,14 @@ def predict_files(
     batch_size: int = 64,
     shard_size: int = 1024,
     max_bad_records: int | None = None,
+    num_workers: int | None = None,
     beam_options: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Writes the predictions for pictures, on Apache Beam, to files such as predictions-00000-of-00008.csv.
 
-    The result does not depend on Beam's runner or the number of workers. The same call again continues an
-    interrupted run: finished files are kept.
+    The result does not depend on Beam's runner, the number of workers or that of cores, except that a process
+    in which TensorFlow has already computed keeps its threads, which round the last digits. The same call
+    again continues an interrupted run: finished files are kept.
 
     Args:
       saved_model: a folder written by `lambdanet export`.
@@ -66,15 +71,15 @@ def predict_files(
       shard_size: the number of pictures per file.
       max_bad_records: the largest number of unreadable pictures, and of files that are not pictures, to leave
         out; default: 100 pictures, and a tenth of all files.
-      beam_options: flags of Beam, such as "--runner=FlinkRunner"; default: its local runner, with one
-        process per core.
+      num_workers: the number of batches that a process predicts at the same time, each with one thread;
+        default: the number of cores.
+      beam_options: flags of Beam, such as "--runner=FlinkRunner"; default: its local runner in this process.
 
     Returns:
       The manifest: settings, classes, files, unreadable pictures, and the histogram of confidences.
 
     Raises:
       InputError: an argument is wrong, or too many pictures are damaged.
-      Unfinished: workers are killed again and again.
 
     Example:
       >>> predict_files("exported/digits", "photos", "predictions", "csv")["shards"]
@@ -84,7 +89,8 @@ def predict_files(
     )
     check_known("format", format, FORMATS)
     bad_records = BadRecords(max_bad_records)
-    class_names = load_classifier(saved_model).class_names
+    classifier = SharedClassifier(absolute(saved_model), num_workers)
+    class_names = classifier.get().class_names
     folder = absolute(out)
     check_apart(data, folder)
     inputs = open_inputs(data, split, data_dir, shard_size, None, bad_records)
@@ -99,14 +105,14 @@ def predict_files(
     progress = Progress(folder, settings)
     shards = Shards(folder, format, top, class_names, len(inputs.parts))
     task = pipeline.Task(
-        absolute(saved_model),
+        classifier,
         batch_size,
         bad_records.limit,
         progress,
         write=shards.write,
     )
     job = pipeline.Job(
-        inputs, task, functools.partial(_summarize, progress), beam_options
+        inputs.parts, task, functools.partial(_summarize, progress), beam_options
     )
 
     def make_manifest(result: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +129,7 @@ def predict_files(
             ],
         }
 
-    return pipeline.run_once(job, bad_records, make_manifest, _describe)
+    return pipeline.run_once(job, make_manifest, _describe)
 
 
 def _describe(manifest: dict[str, Any]) -> str:
@@ -164,7 +170,7 @@ class Shards:
         """Returns the name of the file of a part."""
         return f"predictions-{part.number:05d}-of-{self.count:05d}.{self.format}"
 
-    def write(self, part: Part, names: Sequence[str], rows: pipeline.Rows) -> None:
+    def write(self, part: Part, names: Sequence[str], rows: Rows) -> None:
         """Writes the predictions of a part, given the probabilities of each picture."""
         path = f"{self.folder}/{self.name(part)}"
         if self.format == RECORDS:
@@ -179,7 +185,7 @@ class Shards:
         write_table, _ = TABLES[f".{self.format}"]
         write_output(path, write_table(results).encode(errors="backslashreplace"))
 
-    def _encode(self, names: Sequence[str], rows: pipeline.Rows) -> Iterator[bytes]:
+    def _encode(self, names: Sequence[str], rows: Rows) -> Iterator[bytes]:
         for name, row in zip(names, rows, strict=True):
             if row is not None:
                 label = int(row.argmax())

@@ -11,12 +11,11 @@ from lambdanet.files import absolute, write_output
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.inference import pipeline
-from lambdanet.training.inference.classifier import model_sha256
+from lambdanet.training.inference.classifier import SharedClassifier, model_sha256
 from lambdanet.training.inference.inputs import open_inputs
 from lambdanet.training.inference.progress import BINS, Progress
 from lambdanet.training.pseudo_labels import selection
 from lambdanet.training.pseudo_labels.steps import SelectLabels, WriteLabels
-from lambdanet.training.serving.exported_model import load_classifier
 
 LABEL_MODES = ("hard", "soft")
 PLOT = "pseudo_labels.png"
@@ -36,12 +35,15 @@ def pseudo_label(
     shard_size: int = 1024,
     seed: int = 0,
     max_bad_records: int | None = None,
+    num_workers: int | None = None,
     beam_options: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Labels pictures with a trained model, and writes the same number of confident ones per class.
 
-    Works in parts of `shard_size` pictures, on Apache Beam: the result does not depend on its runner or the
-    number of workers. The same call again continues an interrupted run: finished parts and files are kept.
+    Works in parts of `shard_size` pictures, on Apache Beam: the result does not depend on its runner, the
+    number of workers or that of cores, except that a process in which TensorFlow has already computed keeps
+    its threads, which round the last digits. The same call again continues an interrupted run: finished parts
+    and files are kept.
 
     Args:
       saved_model: the teacher, a folder written by `lambdanet export`.
@@ -60,15 +62,15 @@ def pseudo_label(
       seed: the random seed of the order within a file, and of the copies.
       max_bad_records: the largest number of unreadable pictures, and of files that are not pictures, to leave
         out; default: 100 pictures, and a tenth of all files.
-      beam_options: flags of Beam, such as "--runner=FlinkRunner"; default: its local runner, with one
-        process per core.
+      num_workers: the number of batches that a process predicts at the same time, each with one thread;
+        default: the number of cores.
+      beam_options: flags of Beam, such as "--runner=FlinkRunner"; default: its local runner in this process.
 
     Returns:
       The manifest: settings, counts per class, files, and the histogram of confidences.
 
     Raises:
       InputError: an argument is wrong, too many pictures are damaged, or no prediction is confident.
-      Unfinished: workers are killed again and again.
 
     Example:
       >>> pseudo_label("exported/teacher", "pictures", "pseudo", per_class=1000)["shards"]
@@ -81,13 +83,12 @@ def pseudo_label(
     if not 0 <= min_confidence <= 1:
         raise invalid("min_confidence", "from 0 to 1", min_confidence)
     bad_records = BadRecords(max_bad_records)
-    root, paths = (
-        Path(data).expanduser(),
-        {Path(path).expanduser().resolve() for path in (data, out)},
-    )
+    root = Path(data).expanduser()
+    paths = {Path(path).expanduser().resolve() for path in (data, out)}
     if root.is_dir() and Path(os.path.commonpath(paths)) in paths:
         raise invalid("out", f"a folder apart from the data in {data!r}", str(out))
-    class_names = load_classifier(saved_model).class_names
+    classifier = SharedClassifier(absolute(saved_model), num_workers)
+    class_names = classifier.get().class_names
     inputs = open_inputs(data, split, data_dir, shard_size, seed, bad_records)
     if len(inputs.parts) > MAX_PARTS:
         least = -(-sum(part.size for part in inputs.parts) // MAX_PARTS)
@@ -107,7 +108,7 @@ def pseudo_label(
     }
     progress = Progress(folder, settings)
     task = pipeline.Task(
-        absolute(saved_model),
+        classifier,
         batch_size,
         bad_records.limit,
         progress,
@@ -115,14 +116,14 @@ def pseudo_label(
         label_mode == "soft",
     )
     select = SelectLabels(progress, len(class_names), min_confidence, per_class, seed)
-    job = pipeline.Job(inputs, task, WriteLabels(folder, select), beam_options)
+    job = pipeline.Job(inputs.parts, task, WriteLabels(folder, select), beam_options)
 
     def make_manifest(result: dict[str, Any]) -> dict[str, Any]:
         manifest = _manifest(class_names, settings, result)
         write_output(f"{folder}/{PLOT}", selection.draw_selection(manifest))
         return manifest
 
-    return pipeline.run_once(job, bad_records, make_manifest, summarize)
+    return pipeline.run_once(job, make_manifest, summarize)
 
 
 def summarize(manifest: dict[str, Any]) -> str:

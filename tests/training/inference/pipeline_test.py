@@ -1,29 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the Beam pipeline with real processes: the same answer, and what is killed."""
+"""Tests of the Beam pipeline with real processes: the same answer, also after the end of one."""
 
-import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from programs.kill_once import KillOnce
 
 from lambdanet.errors import InputError
-from lambdanet.training.data.bad_records import BadRecords
-from lambdanet.training.inference import pipeline
-from lambdanet.training.inference.inputs import open_inputs
+from lambdanet.training.inference import classifier
+from lambdanet.training.inference.classifier import Classifier
+from lambdanet.training.inference.predict import predict_files
 from lambdanet.training.inference.progress import Progress
 from lambdanet.training.pseudo_labels.label import pseudo_label
 
-TESTS = Path(__file__).parents[2]
 SETTINGS = {"min_confidence": 0, "per_class": 5, "shard_size": 3, "batch_size": 2}
-IN_PROCESS = ["--direct_num_workers=1"]
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +36,9 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def labeled(color_teacher, pictures, tmp_path_factory):
-    """The labels of one process."""
+    """The labels of a run to its end."""
     out = tmp_path_factory.mktemp("labeled")
-    pseudo_label(color_teacher, str(pictures), out, **SETTINGS, beam_options=IN_PROCESS)
+    pseudo_label(color_teacher, str(pictures), out, **SETTINGS)
     return out
 
 
@@ -75,8 +71,7 @@ def test_killed_run_continues_and_writes_the_same_records(
         "pseudo-label",
         *paths,
         *flags,
-        "--",
-        "--direct_num_workers=2",
+        "--num_workers=2",
     ]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -97,9 +92,7 @@ def test_killed_run_continues_and_writes_the_same_records(
             "save",
             lambda self, part, rows: saved.append(part) or save(self, part, rows),
         )
-        pseudo_label(
-            color_teacher, str(pictures), tmp_path, **SETTINGS, beam_options=IN_PROCESS
-        )
+        pseudo_label(color_teacher, str(pictures), tmp_path, **SETTINGS)
     assert not {f"part-{number:06d}.npz" for number in saved} & {
         path.name for path in written
     }
@@ -111,49 +104,63 @@ def test_killed_run_continues_and_writes_the_same_records(
 
 
 @pytest.mark.slow
-def test_parts_of_a_killed_worker_are_repeated(
-    color_teacher, pictures, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
-    bad_records = BadRecords()
-    inputs = open_inputs(str(pictures), "train", None, 3, None, bad_records)
-    progress = Progress(str(tmp_path), {})
-    kill = KillOnce(tmp_path / "killed", number=2)
-    task = pipeline.Task(str(color_teacher), 2, bad_records.limit, progress, write=kill)
-    pipeline.run(
-        pipeline.Job(inputs, task, str, ["--direct_num_workers=2"]), bad_records
-    )
-    assert kill.marker.exists()
-    assert progress.finished() == set(range(7)) and bad_records.names == ["20.png"]
-    assert (
-        capsys.readouterr().err
-        == "a worker process was killed; what it did not finish is repeated\n"
-    )
+def test_bytes_do_not_depend_on_workers_and_cores(color_teacher, pictures, tmp_path):
+    """In processes of their own, because TensorFlow's threads are limited when it starts."""
+    flags = ["--format=tfrecord", "--shard_size=12", "--batch_size=4"]
+    contents = []
+    for num_workers, cores in ((1, 1), (1, 2), (2, 2), (4, 2)):
+        out = tmp_path / f"{num_workers}_{cores}"
+        start = f"import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{cores}])"
+        run = "from lambdanet import cli; raise SystemExit(cli.main())"
+        command = [sys.executable, "-c", f"{start}; {run}", "predict-many", *flags]
+        paths = [f"--saved_model={color_teacher}", f"--out={out}", str(pictures)]
+        subprocess.run([*command, f"--num_workers={num_workers}", *paths], check=True)
+        contents.append([path.read_bytes() for path in sorted(out.iterdir())])
+    assert len(contents[0]) == 3  # with the manifest
+    assert all(found == contents[0] for found in contents)
+
+
+def test_model_is_loaded_once(color_teacher, pictures, tmp_path, monkeypatch):
+    loaded = []
+    load = classifier.load_classifier
+
+    def counted_load(saved_model):
+        loaded.append(saved_model)
+        return load(saved_model)
+
+    monkeypatch.setattr(classifier, "load_classifier", counted_load)
+    pseudo_label(color_teacher, str(pictures), tmp_path, **SETTINGS, num_workers=3)
+    assert loaded == [str(color_teacher)]
+
+
+def test_calls_overlap(color_teacher, pictures, tmp_path, monkeypatch):
+    """No batch is classified before two of them are, of two parts: the barrier would break."""
+    barrier = threading.Barrier(2, timeout=60)
+    classify = Classifier.classify
+
+    def classify_in_pairs(self, contents, batch_size):
+        barrier.wait()
+        return classify(self, contents, batch_size)
+
+    monkeypatch.setattr(Classifier, "classify", classify_in_pairs)
+    data = [str(pictures / f"{number:02d}.png") for number in range(4)]
+    predict_files(color_teacher, data, tmp_path, "csv", shard_size=1, num_workers=2)
+    assert not barrier.broken
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
+    ("arguments", "message"),
     [
-        ("--runner=Fast", "options of Beam: Unexpected pipeline runner: Fast"),
         (
-            "--direct_running_mode=fast",
-            "option of Beam: argument --direct_running_mode: invalid choice: 'fast'",
+            {"beam_options": ["--runner=Fast"]},
+            "options of Beam: Unexpected pipeline runner: Fast",
         ),
-        (
-            "--direct_num_worker=2",
-            "unknown option of Beam 'direct_num_worker'; did you mean direct_num_workers",
-        ),
-        (
-            "--direct_num_workers=-1",
-            "direct_num_workers must be zero or a positive integer, got -1",
-        ),
-        ("word", "option of Beam: unexpected 'word'"),
-        ("--", "option of Beam: unexpected '--'"),
+        ({"num_workers": 0}, "num_workers must be a positive integer, got 0"),
     ],
 )
-def test_wrong_option_of_beam_is_one_line(
-    color_teacher, pictures, tmp_path, option, message
+def test_wrong_option_is_one_line(
+    color_teacher, pictures, tmp_path, arguments, message
 ):
     with pytest.raises(InputError, match=message) as caught:
-        pseudo_label(color_teacher, str(pictures), tmp_path, beam_options=[option])
+        pseudo_label(color_teacher, str(pictures), tmp_path, **arguments)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())

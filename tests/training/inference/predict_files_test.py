@@ -2,7 +2,6 @@
 """Tests of predictions in files: formats, kinds of inputs, and their order."""
 
 import csv
-import functools
 import json
 import os
 
@@ -20,9 +19,6 @@ from lambdanet.training.inference.predict import predict_files
 from lambdanet.training.run.run_lock import locked
 from lambdanet.training.serving.predict import predict
 
-predict_files = functools.partial(
-    predict_files, beam_options=["--direct_num_workers=1"]
-)
 COLORS = {"a/1.png": (255, 0, 0), "a/2.bmp": (0, 200, 0), "b/3.png": (0, 0, 150)}
 
 
@@ -60,7 +56,7 @@ def test_json_lines_of_a_folder(color_teacher, pictures, expected, tmp_path, cap
         "--format=jsonl",
         "--top=2",
     ]
-    options = ["--shard_size=3", "--batch_size=2", "--", "--direct_num_workers=1"]
+    options = ["--shard_size=3", "--batch_size=2", "--", "--runner=DirectRunner"]
     assert cli.main([*command, str(pictures), *options]) == 0
     assert capsys.readouterr().out.endswith(
         "predictions of 3 pictures in 2 files; 1 unreadable\n"
@@ -229,7 +225,7 @@ def test_unreadable_names_and_pipes_alone_are_one_line(color_teacher, tmp_path, 
 def test_interrupt_within_beam_ends_the_command(
     color_teacher, pictures, tmp_path, monkeypatch, capsys
 ):
-    def interrupted(self, contents):
+    def interrupted(self, contents, batch_size):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Classifier, "classify", interrupted)
@@ -240,7 +236,7 @@ def test_interrupt_within_beam_ends_the_command(
         "--format=csv",
         str(pictures),
     ]
-    assert cli.main([*command, "--direct_num_workers=1"]) == 130
+    assert cli.main(command) == 130
     assert capsys.readouterr().err == "lambdanet: interrupted\n"
 
 
@@ -253,24 +249,29 @@ def test_second_run_in_a_folder_is_rejected(color_teacher, pictures, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("command", "flags", "message"),
     [
         (
-            ["--format=csv"],
-            "`predict-many` needs --out; see `lambdanet predict-many --help`",
+            "predict",
+            ["--split=train"],
+            "unknown flag of `predict` '--split'; did you mean --top?",
         ),
         (
+            "predict-many",
+            [],
+            "`predict-many` needs --out; see `lambdanet predict-many --help`",
+        ),
+        ("predict-many", ["--out=a.csv"], "out must be a folder, got 'a.csv'"),
+        (
+            "predict-many",
             ["--format=xml", "--out=out"],
             "unknown format 'xml'; accepted: csv, jsonl, tfrecord",
         ),
     ],
 )
-def test_wrong_flags_are_one_line(color_teacher, pictures, capsys, flags, message):
-    command = [
-        "predict-many",
-        f"--saved_model={color_teacher}",
-        str(pictures / "a" / "1.png"),
-        *flags,
-    ]
-    assert cli.main(command) == 2
+def test_wrong_flags_are_one_line(
+    color_teacher, pictures, capsys, command, flags, message
+):
+    picture = str(pictures / "a" / "1.png")
+    assert cli.main([command, f"--saved_model={color_teacher}", picture, *flags]) == 2
     assert capsys.readouterr().err == f"lambdanet: error: {message}\n"

@@ -2,7 +2,6 @@
 """Tests of pseudo-labels with a teacher of colors: selection, files, resumption, and training."""
 
 import dataclasses
-import functools
 import json
 import shutil
 from pathlib import Path
@@ -21,11 +20,7 @@ from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.inference.classifier import Classifier
 from lambdanet.training.pseudo_labels import selection
-from lambdanet.training.pseudo_labels.label import pseudo_label as label_in_processes
-
-pseudo_label = functools.partial(
-    label_in_processes, beam_options=["--direct_num_workers=1"]
-)  # in this process
+from lambdanet.training.pseudo_labels.label import pseudo_label
 
 NAMES = ("red", "green", "blue")
 ANSWER = Path(__file__).parents[2] / "saved" / "pseudo_labels.json"
@@ -79,7 +74,7 @@ def labeled(teacher, pictures, tmp_path_factory):
         f"--out={out}",
         *flags,
     ]
-    assert cli.main([*command, "--direct_num_workers=1"]) == 0
+    assert cli.main(command) == 0
     return out, json.loads((out / "manifest.json").read_text())
 
 
@@ -163,11 +158,11 @@ def test_interrupted_run_resumes(
     seen = []
     classify, write = Classifier.classify, records.write_records
 
-    def interrupted_classify(self, contents):
+    def interrupted_classify(self, contents, batch_size):
         seen.append(len(contents))
         if sum(seen) > 15:
             raise InputError("stop")
-        return classify(self, contents)
+        return classify(self, contents, batch_size)
 
     def interrupted_write(path, contents):
         if "pseudo-00001" in path:
@@ -194,8 +189,9 @@ def test_interrupted_run_resumes(
     assert kept
     again = []
 
-    def counted(self, contents):
-        return again.extend(contents) or classify(self, contents)
+    def counted(self, contents, batch_size):
+        again.extend(contents)
+        return classify(self, contents, batch_size)
 
     monkeypatch.setattr(Classifier, "classify", counted)
     assert pseudo_label(teacher, str(pictures), tmp_path, **same) == labeled[1]
