@@ -95,7 +95,17 @@ def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> Inp
 
 
 def check_known(kind: str, name: Any, accepted: Collection[str], see: str = "") -> None:
-    """Raises the error of `unknown` for a name that is not one of the accepted ones."""
+    """Raises the error of `unknown` for a name that is not one of the accepted ones.
+
+    Args:
+      kind: the kind of thing that is named, such as "model".
+      name: the name received; a value of another type is unknown too.
+      accepted: all known names.
+      see: the place where they are listed; by default the message lists the first `SHOWN`.
+
+    Raises:
+      InputError: the name is unknown.
+    """
     if not isinstance(name, str) or name not in accepted:
         raise unknown(kind, name, accepted, see)
 

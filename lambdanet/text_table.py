@@ -14,7 +14,15 @@ FORMATS = ("text", "markdown", "csv")
 def render(
     header: Sequence[str], rows: Sequence[Sequence[str]], table_format: str = "text"
 ) -> str:
-    """Returns a table as lines of text, in one of `FORMATS`.
+    """Returns a table as lines of text.
+
+    Args:
+      header: the name of each column.
+      rows: for each row, its cells; columns of numbers are flush right.
+      table_format: one of `FORMATS`.
+
+    Returns:
+      The lines, each with a line break at its end.
 
     Raises:
       InputError: the format is unknown.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the backend of Keras 3, and refuses what belongs to tf_keras, without importing either."""
+"""Chooses the backend of Keras 3, and rejects objects of tf_keras, without importing either."""
 
 import contextlib
 import contextvars
@@ -82,8 +82,10 @@ def check_caller(layer: object) -> None:
     Reads the state of current calls of tf_keras, without importing it. Models of `as_tf_keras` may call one.
     """
     module = sys.modules.get("tf_keras.src.engine.base_layer_utils")
-    context = module and module.call_context()
-    if context and context.in_call and not _is_held.get():
+    if module is None:
+        return
+    context = module.call_context()
+    if context.in_call and not _is_held.get():
         raise InputError(
             f"{type(layer).__name__} {getattr(layer, 'name', '')!r} is called by a tf_keras model or layer, "
             f"{type(context.layer).__name__}, which would neither train nor save it; {HINT}"
@@ -115,9 +117,11 @@ def import_keras_3() -> ModuleType:
     try:
         import keras
     except ValueError as error:
-        accepted = f"{', '.join(BACKENDS[:-1])} or {BACKENDS[-1]}"
-        name = str(error).rpartition(" ")[2]
-        raise invalid("the backend of Keras (KERAS_BACKEND)", accepted, name) from None
+        raise invalid(
+            "the backend of Keras (KERAS_BACKEND)",
+            f"{', '.join(BACKENDS[:-1])} or {BACKENDS[-1]}",
+            str(error).rpartition(" ")[2],
+        ) from None
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in BACKENDS:
