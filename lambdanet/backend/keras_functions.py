@@ -116,9 +116,9 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*inputs: Any) -> Any:
         outputs, gradient = function(*inputs)
-        return outputs, (lambda upstream: gradient(*upstream)) if isinstance(
-            outputs, tuple
-        ) else gradient
+        if isinstance(outputs, tuple):
+            return outputs, lambda upstream: gradient(*upstream)
+        return outputs, gradient
 
     return ops.custom_gradient(run)
 
@@ -128,8 +128,15 @@ def batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalizes the channels of x [b, ..., c], in float32 or float64, each group of examples by itself.
 
+    Args:
+      x: [b, ..., c].
+      gamma: the scale, [c].
+      beta: the offset, [c].
+      epsilon: added to the variance.
+      groups: the number of groups of b / groups examples, each with its own mean and variance.
+
     Returns:
-      the normalized x; the mean and the biased variance of x, [c] each, the means over the groups.
+      The normalized x; the mean and the biased variance of x, [c] each, averaged over the groups.
     """
     wide = x if dtype_name(x.dtype) == "float64" else ops.cast(x, "float32")
     gamma, beta = (ops.cast(parameter, wide.dtype) for parameter in (gamma, beta))
@@ -140,9 +147,8 @@ def batch_norm(
     outputs = ops.reshape(
         (wide - means) * (ops.rsqrt(variance + epsilon) * gamma) + beta, x.shape
     )
-    return ops.cast(outputs, x.dtype), *(
-        mean(values, [0, *axes]) for values in (means, variance)
-    )
+    axes = [0, *axes]
+    return ops.cast(outputs, x.dtype), mean(means, axes), mean(variance, axes)
 
 
 def scale_channels(
@@ -153,7 +159,11 @@ def scale_channels(
     beta: Tensor,
     epsilon: float,
 ) -> Tensor:
-    """Normalizes the channels of x [b, ..., c] by a mean and a variance that are given, [c] each."""
+    """Normalizes the channels of x [b, ..., c] by a given mean and variance, [c] each, as gamma and beta are.
+
+    Returns:
+      `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, [b, ..., c].
+    """
     return (x - mean) * (ops.rsqrt(variance + epsilon) * gamma) + beta
 
 
@@ -218,7 +228,7 @@ def accelerators() -> list[str]:
 
 
 def is_compiled_by_xla() -> bool:
-    """Returns whether XLA may compile what is computed; forms are not chosen for torch either."""
+    """Returns whether XLA may compile what is computed; True on torch, too, which always uses one form."""
     return True
 
 
@@ -232,7 +242,18 @@ def with_gradient_of(
 def map_recomputed(
     function: Callable[..., Tensor], x: Tensor, y: Tensor, shared: Tensor, count: int
 ) -> Tensor:
-    """Stacks function(x[i], y[i], shared) for i < count; computes each again in the backward pass."""
+    """Applies a function to each of several parts, and computes it again in the backward pass.
+
+    Args:
+      function: a function of a part of x, the part of y with the same index, and `shared`.
+      x: the parts of the first argument, [count, ...].
+      y: the parts of the second argument, [count, ...].
+      shared: the third argument, the same for all parts.
+      count: the number of parts.
+
+    Returns:
+      The stack of `function(x[i], y[i], shared)`, [count, ...].
+    """
     again = keras.remat(lambda x, y, shared: function(x, y, shared))
     return ops.map(lambda pair: again(*pair, shared), (x, y))
 

@@ -79,7 +79,17 @@ def cast(table: K.Tensor, dtype: K.DType) -> K.Tensor:
 
 
 def pad(x: K.Tensor, axis: int, before: Size, after: Size) -> K.Tensor:
-    """Pads an axis with zeros; a negative `after` crops its end."""
+    """Pads an axis with zeros.
+
+    Args:
+      x: the tensor.
+      axis: the number of the axis, from 0.
+      before: the zeros before its first entry, at least 0.
+      after: the zeros after its last entry; a negative number crops its end.
+
+    Returns:
+      A tensor with `before + n + after` entries along the axis instead of n.
+    """
     if all(isinstance(n, int) and n == 0 for n in (before, after)):
         return x
     after_positive = K.maximum(after, 0) if K.is_tensor(after) else max(after, 0)
