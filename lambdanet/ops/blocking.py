@@ -77,6 +77,11 @@ def merge(x: K.Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Ten
 
     With two axes the shapes are [b * q * p, r * s, ...], [b, q, p, r, s, ...], [b, p, r, q, s, ...] and
     [b, p * r, q * s, ...], which is then cut to `size`.
+
+    Args:
+      x: the blocks, [b * blocks, n, ...], in the order of `split`.
+      axes: the blocks along each axis.
+      size: the size of the map, without the padding of `split`.
     """
     rank = len(axes)
     groups, _, *rest = sizes(x)

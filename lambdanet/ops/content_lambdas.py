@@ -43,7 +43,16 @@ def _has_two_values(mask: K.Tensor) -> bool:
 def content_lambda(
     keys: K.Tensor, values: K.Tensor, normalization: str | None = "softmax"
 ) -> K.Tensor:
-    """Returns the content lambda, the same for every query: keys and values as below -> [b, k, v]."""
+    """Returns the content lambda, the same for every query.
+
+    Args:
+      keys: [b, *context_size, k, u], not yet normalized.
+      values: [b, *context_size, v, u].
+      normalization: the normalization of each key channel over the context, one of `KEY_NORMALIZATIONS`.
+
+    Returns:
+      [b, k, v].
+    """
     keys = flatten_map(keys)
     values = flatten_map(values)
     keys = K.cast(_normalized(at_least_float32(keys), normalization), values.dtype)

@@ -49,7 +49,17 @@ def gather(x: K.Tensor, axes: Sequence[Windows]) -> K.Tensor:
 
 
 def mean(x: K.Tensor, rank: int, length: int, strides: int) -> K.Tensor:
-    """Averages over windows along `rank` axes: [b, *size, ...] -> [b, *counts, ...]."""
+    """Averages over windows along some axes, with "same" padding that does not count.
+
+    Args:
+      x: [b, *size, ...].
+      rank: the number of axes in `size`.
+      length: the positions of a window along each axis.
+      strides: the distance between windows.
+
+    Returns:
+      [b, *counts, ...], one position per window: `size / strides`, rounded up.
+    """
     depth = sizes(x)[rank + 1 :]
     pooled = _flat(x, rank)
     if rank == 2:

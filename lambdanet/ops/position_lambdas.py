@@ -82,7 +82,15 @@ def apply_position_lambdas(
 
 
 def apply_term(term: PositionTerm, implementation: str = "auto") -> K.Tensor:
-    """Applies position lambdas by the fastest of the forms that `implementation` names."""
+    """Applies position lambdas by the fastest of the forms that `implementation` names.
+
+    Args:
+      term: the tensors, and how they are aligned.
+      implementation: as in `apply_position_lambdas`, but not checked.
+
+    Returns:
+      [b, *output_size, h, v], one position per query or, with a pool, per window.
+    """
     kernel = kernels.kernels_for_device()
     return choose_form(
         term.sizes, implementation, kernel, K.is_compiled_by_xla()

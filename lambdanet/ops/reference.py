@@ -44,7 +44,16 @@ def apply_lambdas(
 def apply_position_lambdas(
     queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor
 ) -> K.Tensor:
-    """Applies the position lambdas alone; shapes as in `apply_lambdas`."""
+    """Applies the position lambdas alone.
+
+    Args:
+      queries: [b, n, h, k].
+      values: [b, m, v, u].
+      embeddings: [n, m, k, u], one for each pair of positions; see `gather_embeddings`.
+
+    Returns:
+      [b, n, h, v].
+    """
     position_lambdas = K.einsum("nmku,bmvu->bnkv", embeddings, values)  # [b, n, k, v]
     return K.einsum("bnhk,bnkv->bnhv", queries, position_lambdas)  # [b, n, h, v]
 
