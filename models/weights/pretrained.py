@@ -116,7 +116,16 @@ def local_source(path: Path) -> Source:
 
 
 def provenance(published: PublishedWeights, source: Source, num_classes: int) -> str:
-    """Returns whether a file is the published one, as one of `PROVENANCE`, by its sha256 and classes."""
+    """Returns whether a file is the published one, by its sha256 and classes.
+
+    Args:
+      published: the published set.
+      source: the file that the weights were made from.
+      num_classes: the number of classes of the weights; with another one than the set's, they are others.
+
+    Returns:
+      One of `PROVENANCE`.
+    """
     if num_classes != published.num_classes:
         return "no"
     matches = published.matches_sha256(source.sha256)
@@ -129,7 +138,19 @@ def provenance(published: PublishedWeights, source: Source, num_classes: int) ->
 def save_to_cache(
     published: PublishedWeights, model: keras.Model, metadata: Mapping[str, str]
 ) -> Path:
-    """Writes the weights of a model to the cache, with their metadata; returns the path."""
+    """Writes the weights of a model to the cache, under the name of a published set.
+
+    Args:
+      published: the set.
+      model: the model that has its weights.
+      metadata: see `metadata`.
+
+    Returns:
+      The path of the file.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
     path = cache_path(published)
     weight_files.save(model, path, metadata)
     return path
