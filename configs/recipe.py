@@ -295,10 +295,11 @@ def describe_fields() -> list[FieldDescription]:
             if field.default_factory is dataclasses.MISSING
             else field.default_factory()
         )
-        required = given is dataclasses.MISSING
-        default = (
-            None if required else given if isinstance(given, str) else json.dumps(given)
-        )
+        default: str | None = None
+        if isinstance(given, str):
+            default = given
+        elif given is not dataclasses.MISSING:
+            default = json.dumps(given)
         for choices in (limit for limit in limits if not isinstance(limit, v.Limit)):
             *others, last = choices
             text += f": {', '.join(others)} or {last}"
