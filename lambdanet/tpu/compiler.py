@@ -110,7 +110,8 @@ def compile_function(
 
     Args:
       function: the function of the state and of data.
-      inputs: its two arguments, with a `jax.ShapeDtypeStruct` for each array; data are those of one device.
+      inputs: its two arguments, with a `jax.ShapeDtypeStruct` for each array; the data
+        are the share of one device.
       topology: the topology, such as "v5e:2x2".
       cache: earlier results for the same program, topology and versions.
       parallel: the context of tracing for a mesh of all devices, between which the data are divided, and each
@@ -144,7 +145,15 @@ def lower(
     devices: Sequence[Any],
     parallel: Callable[[Any], contextlib.AbstractContextManager[Any]] | None = None,
 ) -> Any:
-    """Traces a function as `compile_function` does, for some devices; returns a `jax.stages.Lowered`."""
+    """Traces a function as `compile_function` does, for some devices.
+
+    Args:
+      function, inputs, parallel: as in `compile_function`.
+      devices: the devices of the topology.
+
+    Returns:
+      A `jax.stages.Lowered`.
+    """
     import jax
     import numpy as np
 

@@ -62,9 +62,9 @@ class Cost:
 def profile(text: str) -> "Profile":
     """Returns the costs of an optimized HLO module; loops with unknown trip counts count once."""
     module = hlo.parse(text)
-    found = Profile()
-    found.visit(Scope(module, module.computations[module.entry], {}), 1)
-    return found
+    costs = Profile()
+    costs.visit(Scope(module, module.computations[module.entry], {}), 1)
+    return costs
 
 
 class Profile:
