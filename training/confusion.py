@@ -13,18 +13,25 @@ from sklearn import metrics
 
 from lambdanet.backend.tensors import ceil_div
 
-MAX_CLASSES_WITH_NUMBERS, MAX_CLASSES_WITH_NAMES = 30, 100
+MAX_CLASSES_WITH_NUMBERS = 30
+MAX_CLASSES_WITH_NAMES = 100
 MAX_CELLS = 1000  # per side
 
 
 def per_class(
     labels: np.ndarray, predicted: np.ndarray, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Returns a row per class, from the labels and the predicted classes of all images, integers [n].
+    """Computes the table of results per class.
 
-    A row has `class`, `name`, `precision`, `recall`, `f1`, `support` (the number of images of the class),
-    `predicted` (the number of images predicted as it), and `mostly_taken_for`, the other class that is
-    predicted most often for its images. Divisions by zero are None.
+    Args:
+      labels: the class of each image, integers [n].
+      predicted: the predicted class of each image, integers [n].
+      names: the name of each class.
+
+    Returns:
+      A row per class with `class`, `name`, `precision`, `recall`, `f1`, `support` (the number of images of
+      the class), `predicted` (the number of images predicted as it), and `mostly_taken_for`, the other class
+      that is predicted most often for its images, or "". Divisions by zero are None.
     """
     classes = np.arange(len(names))
     precision, recall, f1, support = metrics.precision_recall_fscore_support(
@@ -56,7 +63,16 @@ def draw(
 
     The color of a cell is the fraction of the images of a class (row) that are predicted as a class (column).
     Up to 30 classes have it as a number too, and up to 100 have names at the sides; above 1000, neighboring
-    classes share a cell. The arguments are those of `per_class` and a title, the result is a PNG file.
+    classes share a cell.
+
+    Args:
+      labels: the class of each image, integers [n].
+      predicted: the predicted class of each image, integers [n].
+      names: the name of each class.
+      title: the title of the picture.
+
+    Returns:
+      The bytes of a PNG file.
     """
     step = ceil_div(len(names), MAX_CELLS)
     cells = ceil_div(len(names), step)
@@ -78,10 +94,8 @@ def draw(
         ax=axes,
     )
     if len(names) <= MAX_CLASSES_WITH_NAMES:
-        places, texts = (
-            range(cells),
-            [name if len(name) <= 20 else f"{name[:18]}..." for name in names],
-        )
+        places = range(cells)
+        texts = [name if len(name) <= 20 else f"{name[:18]}..." for name in names]
     else:
         places = range(0, cells, ceil_div(cells, 10))
         texts = [str(step * place) for place in places]

@@ -35,7 +35,41 @@ from lambdanet.models.weights.weight_files import is_published
 from lambdanet.training.data.class_names import read_class_map
 
 TOLERANCE = 1e-3  # of the largest logit
-PREPROCESSING = ("input_size", "mean", "std", "crop_fraction", "interpolation")
+
+# The README of converted weights: their metadata, and the fields that `_model_card` adds.
+MODEL_CARD = """---
+{header}
+---
+
+# {title} for Keras
+
+| | |
+|---|---|
+{rows}
+
+{provenance}
+
+## Pictures
+
+The shorter side is resized to {input_size} / {crop_fraction} pixels by {interpolation} interpolation, and the central
+{input_size}x{input_size} pixels are cropped and normalized: `(pixels / 255 - mean) / std` with mean = ({mean}) and
+std = ({std}).
+
+## Use
+
+```python
+import lambdanet
+
+weights = "THIS_FOLDER"  # or "hf:USER/REPO", once the folder is a repository on the hub
+model = lambdanet.create_model("{model}", num_classes={num_classes}, weights=weights)
+preprocess = lambdanet.preprocess_for("{model}", weights)
+logits = model(preprocess(pictures))  # pictures: uint8 [b, h, w, 3]
+backbone = lambdanet.create_model("{model}", features_only=True, weights=weights)
+```
+
+`lambdanet export --model={model} --weights=THIS_FOLDER --out=DIR` writes a SavedModel that
+takes pictures as they are.
+"""  # noqa: E501  the values are shorter than their names
 
 
 def convert(
@@ -79,12 +113,13 @@ def convert(
         writable_dir(cache_dir(), name="LAMBDANET_HOME")
     if checkpoint is None:
         path, source = pretrained.download(weights, revision or "")
+        tensors = tensor_files.read_tensors(path)
     elif revision:
         raise invalid("revision", "empty with a checkpoint", revision)
     else:
-        path, source = Path(checkpoint).expanduser(), None
-    tensors = tensor_files.read_tensors(path)
-    source = source or pretrained.local_source(path)
+        path = Path(checkpoint).expanduser()
+        tensors = tensor_files.read_tensors(path)
+        source = pretrained.local_source(path)
     classes = timm_rules.count_classes(tensors, weights.num_classes)
     names = _class_names(path, classes, class_map)
     if out is None and (checkpoint or revision):
@@ -110,17 +145,19 @@ def convert(
 def _class_names(
     checkpoint: Path, count: int, class_map: str | Path | None
 ) -> list[str]:
-    """Returns the names of the classes of a checkpoint, one for each; none where they are not known."""
+    """Returns the names of the classes of a checkpoint, from a file; an empty list where there is none."""
     config = checkpoint.with_name(trained_classes.TIMM_CONFIG)
     if class_map is not None:
-        names, owner = read_class_map(class_map), str(class_map)
+        owner = class_map
+        names = read_class_map(class_map)
     elif config.is_file():
-        names, owner = trained_classes.names_in_config(config), str(config)
+        owner = config
+        names = trained_classes.names_in_config(config)
     else:
         return []
     if names and len(names) != count:
         raise invalid(
-            f"the number of names in {owner!r}",
+            f"the number of names in {str(owner)!r}",
             f"{count}, as in {str(checkpoint)!r}",
             len(names),
         )
@@ -134,13 +171,13 @@ def _check_published(
     classes: int,
     as_published: bool,
 ) -> None:
-    """Rejects weights for the cache that are not the published ones, or may be others without a flag."""
+    """Rejects weights for the cache that are not the published ones; unknown ones need `as_published`."""
     origin = pretrained.provenance(weights, source, classes)
     elsewhere = "--out=DIR converts other weights"
     if origin == "no":
         hint = "; ".join(filter(None, (elsewhere, pretrained.remedy(weights))))
-        name = f"that of the published file of {weights.model}, with {weights.num_classes} classes"
-        raise invalid(f"sha256 of {str(path)!r}", name, source.sha256, hint)
+        accepted = f"that of the published file of {weights.model}, with {weights.num_classes} classes"
+        raise invalid(f"sha256 of {str(path)!r}", accepted, source.sha256, hint)
     if origin == "not known" and not as_published:
         raise InputError(
             f'{str(path)!r} may be other weights than {weights.tag}, which weights="imagenet" loads for '
@@ -152,7 +189,7 @@ def _check_published(
 def _compare(
     weights: PublishedWeights, tensors: Mapping[str, np.ndarray], model: keras.Model
 ) -> str:
-    """Returns a line on the difference of the logits from timm's; `InputError` for more than rounding."""
+    """Returns a line on the difference between the logits and timm's; `InputError` for more than rounding."""
     try:
         timm = import_timm()
         import torch
@@ -170,10 +207,8 @@ def _compare(
     images = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     with torch.no_grad():
         theirs = network(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
-    difference, largest = (
-        np.abs(K.convert_to_numpy(model(images)) - theirs).max(),
-        np.abs(theirs).max(),
-    )
+    difference = np.abs(K.convert_to_numpy(model(images)) - theirs).max()
+    largest = np.abs(theirs).max()
     scale = f"of {largest:.3g}"
     if not difference <= TOLERANCE * max(largest, 1e-6):
         raise InputError(
@@ -191,31 +226,31 @@ def _write(
     metadata: dict[str, str],
     out: str | Path,
 ) -> Path:
+    """Writes the folder of converted weights, completely or not at all, and returns its path."""
     path = absolute(out)
     with atomic_dir(path) as staging:
-        folder = Path(staging)
-        weight_files.save(model, folder / weight_files.FOLDER_FILE, metadata)
-        everything = {
-            "model": weights.model,
-            **tensor_files.metadata_of(folder / weight_files.FOLDER_FILE),
-        }
-        (folder / "metadata.json").write_text(
-            json.dumps(everything, indent=2) + "\n", encoding="utf-8"
-        )
-        (folder / "README.md").write_text(
-            _model_card(weights, everything), encoding="utf-8"
-        )
+        file = Path(staging, weight_files.FOLDER_FILE)
+        weight_files.save(model, file, metadata)
+        everything = {"model": weights.model, **tensor_files.metadata_of(file)}
+        for name, text in (
+            ("metadata.json", json.dumps(everything, indent=2) + "\n"),
+            ("README.md", _model_card(weights, everything)),
+        ):
+            Path(staging, name).write_text(text, encoding="utf-8")
     return Path(path)
 
 
 def _model_card(published: PublishedWeights, metadata: Mapping[str, str]) -> str:
-    """Returns the README of converted weights as markdown, with the header that the Hugging Face hub reads.
+    """Fills in the README of converted weights, whose header the Hugging Face hub reads.
 
-    `published` is the published set that the weights are, or that has the same network. What the metadata of
-    the converted file say nothing of is left for its author to add.
+    Rows without a value in the metadata are left out, for the author of the weights to add.
+
+    Args:
+      published: the published set that the weights are, or that has the same network.
+      metadata: the metadata of the converted file, and the name of its "model".
     """
-    size, mean, std, crop, interpolation = (metadata[key] for key in PREPROCESSING)
     theirs = is_published(metadata)
+    weights_too = "and weights " if theirs else ""
     header = {
         "license": metadata.get("license", "").lower(),
         "library_name": "lambdanet",
@@ -223,7 +258,7 @@ def _model_card(published: PublishedWeights, metadata: Mapping[str, str]) -> str
         "datasets": "[imagenet-1k]" if theirs else "",
     }
     cells = {
-        "model": f"`{published.model}`, architecture {'and weights ' * theirs}by timm (Ross Wightman)",
+        "model": f"`{published.model}`, architecture {weights_too}by timm (Ross Wightman)",
         "trained on": "ImageNet-1k" if theirs else "",
         "classes": metadata["num_classes"],
         "accuracy": _accuracy(metadata),
@@ -234,42 +269,16 @@ def _model_card(published: PublishedWeights, metadata: Mapping[str, str]) -> str
         "published at": published.page if theirs else "",
         "compared with timm": metadata["compared"],
     }
-    model, num_classes = published.model, metadata["num_classes"]
-    lines = "\n".join(f"{name}: {value}" for name, value in header.items() if value)
-    rows = "\n".join(f"| {name} | {value} |" for name, value in cells.items() if value)
-    return f"""---
-{lines}
----
-
-# {model}{f".{published.tag}" if theirs else ""} for Keras
-
-| | |
-|---|---|
-{rows}
-
-{PROVENANCE[metadata["as_published"]]}
-
-## Pictures
-
-The shorter side is resized to {size} / {crop} pixels by {interpolation} interpolation, and the central
-{size}x{size} pixels are cropped and normalized: `(pixels / 255 - mean) / std` with mean = ({mean}) and
-std = ({std}).
-
-## Use
-
-```python
-import lambdanet
-
-weights = "THIS_FOLDER"  # or "hf:USER/REPO", once the folder is a repository on the hub
-model = lambdanet.create_model("{model}", num_classes={num_classes}, weights=weights)
-preprocess = lambdanet.preprocess_for("{model}", weights)
-logits = model(preprocess(pictures))  # pictures: uint8 [b, h, w, 3]
-backbone = lambdanet.create_model("{model}", features_only=True, weights=weights)
-```
-
-`lambdanet export --model={model} --weights=THIS_FOLDER --out=DIR` writes a SavedModel that
-takes pictures as they are.
-"""
+    title = f"{published.model}.{published.tag}" if theirs else published.model
+    return MODEL_CARD.format(
+        **metadata,
+        header="\n".join(f"{name}: {value}" for name, value in header.items() if value),
+        title=title,
+        rows="\n".join(
+            f"| {name} | {value} |" for name, value in cells.items() if value
+        ),
+        provenance=PROVENANCE[metadata["as_published"]],
+    )
 
 
 def _accuracy(metadata: Mapping[str, str]) -> str:

@@ -83,15 +83,20 @@ def evaluate(
     line = summary(result, recipe.num_classes)
     print(line)
     if folder:
-        _write(
-            folder, labels, predicted, dataset.class_names, f"{recipe.model}, {line}"
-        )
-        _write_wrong(folder / "wrong.csv", dataset, labels, predicted)
+        _write(folder, dataset, labels, predicted, title=f"{recipe.model}, {line}")
     return result
 
 
 def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
-    """Returns the `examples`, `top_1`, `top_5` and `loss` of a classifier; arguments as in `classify`."""
+    """Returns the `examples`, `top_1`, `top_5` and `loss` of a classifier.
+
+    Args:
+      model: images -> logits [b, num_classes].
+      batches: (images, integer labels [b]); the last batch may be partial.
+
+    Raises:
+      InputError: there is no image.
+    """
     return classify(model, batches)[0]
 
 
@@ -106,15 +111,20 @@ def classify(
       num_batches: the number of batches, for the progress bar.
 
     Returns:
-      A dict of `examples`, `top_1`, `top_5` and `loss`, as in `evaluate`; the labels of all images; and their
-      predicted classes.
+      A dict of `examples`, `top_1`, `top_5` and `loss`, as in `evaluate`; the labels of all images, integers
+      [n]; and their predicted classes, integers [n].
+
+    Raises:
+      InputError: there is no image.
     """
-    columns, size = [], 0
+    columns = []
+    size = 0
     arrays = batches.as_numpy_iterator()
     for images, labels in tqdm(
         arrays, "evaluating", num_batches, disable=None, leave=False
     ):
-        count, size = len(images), max(size, len(images))
+        count = len(images)
+        size = max(size, count)
         # JAX compiles each size of a batch
         padding = [(0, size - count)] + [(0, 0)] * (images.ndim - 1)
         logits = model.predict_on_batch(np.pad(images, padding))[:count].astype(
@@ -139,37 +149,32 @@ def classify(
 
 def _write(
     folder: Path,
+    dataset: Dataset,
     labels: np.ndarray,
     predicted: np.ndarray,
-    names: list[str],
     title: str,
 ) -> None:
+    """Writes `classes.csv`, `confusion.png` and `wrong.csv` from the classes of all images, integers [n]."""
     # Here: matplotlib takes a second to import.
     from lambdanet.training import confusion
 
-    rows = confusion.per_class(labels, predicted, names)
-    write_output(folder / "classes.csv", text_table.to_csv(rows))
-    write_output(
-        folder / "confusion.png", confusion.draw(labels, predicted, names, title)
-    )
-    print(
-        f"per class: {folder / 'classes.csv'}; confusion matrix: {folder / 'confusion.png'}"
-    )
-
-
-def _write_wrong(
-    path: Path, dataset: Dataset, labels: np.ndarray, predicted: np.ndarray
-) -> None:
     names = dataset.class_names
+    table = folder / "classes.csv"
+    write_output(
+        table, text_table.to_csv(confusion.per_class(labels, predicted, names))
+    )
+    picture = folder / "confusion.png"
+    write_output(picture, confusion.draw(labels, predicted, names, title))
+    print(f"per class: {table}; confusion matrix: {picture}")
+    images = zip(dataset.eval_names(), labels, predicted, strict=True)
     rows = [
         [image, names[label], names[taken]]
-        for image, label, taken in zip(
-            dataset.eval_names(), labels, predicted, strict=True
-        )
+        for image, label, taken in images
         if label != taken
     ]
-    write_output(path, text_table.render(["image", "class", "predicted"], rows, "csv"))
-    print(f"{len(rows)} wrong images: {path}")
+    wrong = folder / "wrong.csv"
+    write_output(wrong, text_table.render(["image", "class", "predicted"], rows, "csv"))
+    print(f"{len(rows)} wrong images: {wrong}")
 
 
 def summary(result: dict[str, Any], num_classes: int) -> str:
