@@ -14,14 +14,13 @@ from PIL import Image, ImageDraw, ImageFont
 from lambdanet.detection.data.masks import decode_mask, to_coco_detections
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import check_replaceable, write_output
-from lambdanet.training.data.image_files import (
+from lambdanet.training.data.drawing import (
     escape_unprintable,
-    expand_folders,
     percent,
     picture_paths,
-    read_images,
     save_picture,
 )
+from lambdanet.training.data.image_files import expand_folders, read_images
 from lambdanet.training.serving.exported_model import load_exported_model
 
 PREDICTIONS = "predictions.json"

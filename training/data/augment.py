@@ -136,7 +136,8 @@ def random_affine(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     size = tf.cast(tf.shape(image)[:2], tf.float32)
     center_y, center_x = tf.unstack((size - 1) / 2)
     scale = 1 + MAX_ZOOM * zoom
-    cosine, sine = scale * tf.cos(MAX_TURN * turn), scale * tf.sin(MAX_TURN * turn)
+    cosine = scale * tf.cos(MAX_TURN * turn)
+    sine = scale * tf.sin(MAX_TURN * turn)
     shift = (MAX_SHIFT * size[1] * shift_x, MAX_SHIFT * size[0] * shift_y)
     return warp(image, ((cosine, -sine), (sine, cosine)), (center_x, center_y), shift)
 
@@ -149,10 +150,16 @@ def warp(
     interpolation: str = "BILINEAR",
     fill_mode: str = "CONSTANT",
 ) -> tf.Tensor:
-    """Returns an image, float32 or uint8 [h, w, c], transformed about a point and shifted, over black.
+    """Returns an image transformed about a point and shifted, over black.
 
-    The pixel at `center + p` of the result is read at `center + matrix p + shift`, in pairs of x and y, in
-    pixels. The other arguments are settings of TensorFlow's `ImageProjectiveTransformV3`.
+    The pixel at `center + p` of the result is read at `center + matrix p + shift`.
+
+    Args:
+      image: float32 or uint8 [h, w, c].
+      matrix: two rows of two numbers.
+      center: x and y in pixels.
+      shift: x and y in pixels.
+      interpolation, fill_mode: settings of TensorFlow's `ImageProjectiveTransformV3`.
     """
     (a, b), (c, d) = matrix
     x, y = center
@@ -199,9 +206,14 @@ def mean_gray(image: tf.Tensor) -> tf.Tensor:
 
 
 def erase(pixels: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the image with, at a probability, a random rectangle of uniform noise (Zhong et al. 2017).
+    """Returns an image, uint8 [h, w, c], with a random rectangle of uniform noise (Zhong et al. 2017).
 
-    Model Garden's class needs floats in 3 channels; the paper's noise has the 256 levels of uint8 [h, w, c].
+    Model Garden's class needs floats in 3 channels; the paper's noise has the 256 levels of uint8.
+
+    Args:
+      pixels: the image.
+      probability: the probability of a rectangle; otherwise the image is returned as it is.
+      seed: int64 [2].
     """
     height, width, _ = pixels.shape
     chance, area, ratio, *places = tf.unstack(
@@ -226,16 +238,19 @@ def erase(pixels: tf.Tensor, probability: float, seed: tf.Tensor) -> tf.Tensor:
 
 
 def rectangle(shape: Sequence[Any], begins: Any, lengths: Any) -> tf.Tensor:
-    """Returns whether pixels of an image of a shape are in a rectangle, bool [h, w, 1].
+    """Returns whether each pixel of an image is in a rectangle, bool [h, w, 1].
 
-    `begins` has its top and left, whole numbers, `lengths` its height and width, all float32. Outside of the
-    image, it is cut off.
+    Args:
+      shape: the height and width of the image, and perhaps its channels.
+      begins: the top and left of the rectangle, whole numbers in float32; they may be outside of the image.
+      lengths: its height and width, float32.
     """
-    distances = [
-        tf.range(shape[axis], dtype=tf.float32) - begins[axis] for axis in (0, 1)
-    ]
-    rows, columns = ((d >= 0) & (d < lengths[axis]) for axis, d in enumerate(distances))
-    return (rows[:, tf.newaxis] & columns)[..., tf.newaxis]
+
+    def within(axis: int) -> tf.Tensor:
+        distances = tf.range(shape[axis], dtype=tf.float32) - begins[axis]
+        return (distances >= 0) & (distances < lengths[axis])
+
+    return (within(0)[:, tf.newaxis] & within(1))[..., tf.newaxis]
 
 
 def _between(limits: tuple[float, ...], fraction: tf.Tensor) -> tf.Tensor:

@@ -30,7 +30,7 @@ PARALLEL_GROUPS = 2  # each prepares its images on all threads
 
 # With "name", and perhaps its "number" in the file of that name.
 Example = dict[str, tf.Tensor]
-# An example and its key, such as its place -> its image, preprocessed, and its label.
+# (example, key) -> (preprocessed image, label); a key is, for example, the place of the example.
 Prepare = Callable[[Example, Any], tuple[tf.Tensor, tf.Tensor]]
 
 
@@ -51,10 +51,17 @@ def prepare_in_groups(
     drop_remainder: bool = False,
     fallback: Callable[[Any], tf.data.Dataset] | None = None,
 ) -> tf.data.Dataset:
-    """Prepares pairs of an example and its key in groups of a size, and leaves out those that fail.
+    """Prepares examples in groups, and leaves out those that fail.
 
-    A group without valid examples is replaced by pairs that `fallback` returns for its keys. The result, a
-    dataset of `Group`s, has no state and no Python.
+    Args:
+      examples: pairs of an example and its key.
+      prepare: (example, key) -> (preprocessed image, label).
+      size: the number of examples in a group.
+      drop_remainder: whether a last group of fewer examples is left out.
+      fallback: the keys of a group without valid examples -> a dataset of pairs that replace it.
+
+    Returns:
+      A dataset of `Group`s, without state and without Python.
     """
     prepare = tf.function(prepare, autograph=False)  # traced once for two datasets
 
@@ -75,6 +82,7 @@ def prepare_in_groups(
             tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in valid.element_spec
         )
         candidates.append(tf.data.Dataset.from_tensors(empty))
+        # Each candidate has one element, or none where all of its examples fail.
         first = functools.reduce(tf.data.Dataset.concatenate, candidates).take(1)
         return first.map(
             lambda places, images, labels: Group(places, images, labels, names)
@@ -91,7 +99,7 @@ def prepare_in_groups(
 def _prepare_valid(
     pairs: tf.data.Dataset, prepare: Prepare, first: int, size: int
 ) -> tf.data.Dataset:
-    """Returns the places, images and labels of valid examples in one element, or none where all fail."""
+    """Returns one element of the places, images and labels of valid examples; none where all fail."""
     places = tf.data.Dataset.range(first, first + size)
     numbered = tf.data.Dataset.zip((places, pairs))  # `enumerate` takes a millisecond
     prepared = numbered.map(
@@ -178,27 +186,28 @@ class BadRecords:
         return checked.filter(lambda images, labels: tf.shape(labels)[0] > 0)
 
     def leave_out(self, *folders: tuple[str, Sequence[str], int]) -> None:
-        """Prints the files in folders that are no pictures, once per folder; `InputError` for too many.
+        """Prints the files in folders that are no pictures, once per folder.
 
-        Each folder is its path, the files in it that are left out, and the number of all its files. What
-        systems make by themselves (`is_of_system`) does not count towards the limit.
+        What systems make by themselves (`is_of_system`) does not count towards the limit.
+
+        Args:
+          *folders: of each the path, the files in it that are left out, and the number of all its files.
+
+        Raises:
+          InputError: there are too many such files.
         """
-        by_path = {folder[0]: folder for folder in folders if folder[1]}
-        new = [folder for path, folder in by_path.items() if path not in self._left_out]
-        strange = {
-            path: sum(not is_of_system(file) for file in files)
-            for path, files, _ in new
-        }
-        self._left_out |= strange
+        new = {}
+        for path, files, total in folders:
+            if files and path not in self._left_out:
+                new[path] = (files, total)
+        for path, (files, _) in new.items():
+            self._left_out[path] = sum(not is_of_system(file) for file in files)
         count = sum(self._left_out.values())
-        for path, files, total in new:
+        for path, (files, total) in new.items():
             found = describe_left_out(path, files, total)
-            limit = self._max_files
-            too_many = (
-                strange[path] > DEFAULT_SHARE * total
-                if limit is None
-                else count > limit
-            )
+            too_many = self._left_out[path] > DEFAULT_SHARE * total
+            if self._max_files is not None:
+                too_many = count > self._max_files
             if too_many:
                 raise InputError(
                     f"{found}; --max_bad_records={count} or more leaves them out"
@@ -270,9 +279,8 @@ class BadRecords:
                         f"none of the {len(names)} images of a batch can be read"
                     )
                 if len(wrong):
-                    name = np.append(names, b"of a fallback")[
-                        min(places[wrong[0]], len(names))
-                    ]
+                    place = min(places[wrong[0]], len(names))
+                    name = np.append(names, b"of a fallback")[place]
                     name = name.decode(errors="replace")
                     accepted = "the number of a class, from 0 on"
                     raise invalid(f"label of record {name!r}", accepted, int(labels[0]))

@@ -46,10 +46,8 @@ class TrainingStream:
         """Returns batches of the images, uint8, augmented as in the recipe, and their labels."""
 
         def prepare(example: Example, key: Key) -> tuple[tf.Tensor, tf.Tensor]:
-            image = self._augmented(recipe, example, key)
-            return image, (
-                self.source.probabilities if self.soft else self.source.label
-            )(example)
+            label = self.source.probabilities if self.soft else self.source.label
+            return self._augmented(recipe, example, key), label(example)
 
         first_pass, first = divmod(self.images_done, self.images_per_pass)
         examples = tf.data.Dataset.range(first_pass, self.num_passes).flat_map(
@@ -89,7 +87,8 @@ class TrainingStream:
         """Returns the examples of a pass from one on, each with the pass and its place in it."""
         # Fixes the graph-level seed of every shuffle; must be nonzero.
         tf.compat.v1.set_random_seed(recipe.seed + 1)
-        first, copies = tf.cast(first, tf.int64), self.copies
+        copies = self.copies
+        first = tf.cast(first, tf.int64)
         examples = self.source.examples(self.split, number, self.shard, first // copies)
         if copies > 1:  # `flat_map` takes 20 microseconds per example
             examples = examples.flat_map(
@@ -104,7 +103,16 @@ class TrainingStream:
 
 
 def concat_batches(parts: list[tf.data.Dataset], num_classes: int) -> tf.data.Dataset:
-    """Returns batches made up of a batch of each part; labels are distributions if some are."""
+    """Joins a batch of each part to one batch.
+
+    Args:
+      parts: datasets of (images [b, h, w, c], labels), where labels are int64 [b] or float32 distributions
+        [b, num_classes]. A single channel is repeated where another part has more.
+      num_classes: the number of classes.
+
+    Returns:
+      A dataset of (images, labels); all labels are distributions if those of a part are.
+    """
     if len(parts) == 1:
         return parts[0]
 

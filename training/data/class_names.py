@@ -40,10 +40,11 @@ class Classes:
           trained: the classes of the classifier.
 
         Returns:
-          for each class its column in the classifier, or None; and a line that says what is kept, empty where
-          both have the same names in the same order.
+          For each class its column in the classifier, or None; and a line that describes what is kept, empty
+          where both have the same names in the same order.
         """
-        own_forms, trained_forms = normalized(self.names), normalized(trained.names)
+        own_forms = normalized(self.names)
+        trained_forms = normalized(trained.names)
         if own_forms == trained_forms and self.names:
             return list(range(self.count)), ""
         same = set(own_forms) == set(trained_forms)
@@ -52,11 +53,9 @@ class Classes:
                 line = f"{trained.owner}: its {trained.count} classes are taken as they are, without names"
                 return list(range(self.count)), line
             start = f"{trained.owner} has {trained.count} classes, {self.owner} has {self.count}"
-            return [
-                None
-            ] * self.count, f"{start}: the classifier starts with random weights"
-        numbers = {name: number for number, name in enumerate(trained_forms)}
-        columns = [numbers.get(name) for name in own_forms]
+            line = f"{start}: the classifier starts with random weights"
+            return [None] * self.count, line
+        columns = find_columns(self.names, trained.names)
         kept = [
             name
             for name, column in zip(self.names, columns, strict=True)
@@ -64,14 +63,20 @@ class Classes:
         ]
         if same:
             line = f"{self.owner} has the classes of {trained.owner} in another order: matched by name"
-            return columns, line
-        if kept:
+        elif kept:
             found = f"{len(kept)} of {self.count} classes of {self.owner} are in {trained.owner}"
             line = f"{found} ({_some(kept)}): the classifier keeps these; the others get random weights"
-            return columns, line
-        others = f"{trained.owner} has other classes ({_some(trained.names)})"
-        line = f"{others} than {self.owner} ({_some(self.names)}): the classifier starts with random weights"
+        else:
+            others = f"{trained.owner} has other classes ({_some(trained.names)})"
+            others = f"{others} than {self.owner} ({_some(self.names)})"
+            line = f"{others}: the classifier starts with random weights"
         return columns, line
+
+
+def find_columns(names: Sequence[str], trained: Sequence[str]) -> list[int | None]:
+    """Returns the place of each name among those of a trained classifier, or None; in any Unicode form."""
+    places = {form: place for place, form in enumerate(normalized(trained))}
+    return [places.get(form) for form in normalized(names)]
 
 
 def normalized(names: Sequence[str]) -> list[str]:
@@ -87,10 +92,17 @@ def read_names(path: str | Path) -> list[str]:
         raise unreadable(path, error) from None
 
 
-def read_class_map(path: str | Path) -> list[str]:
-    """Returns the names in a class map, one per line in the order of the labels, as timm reads it.
+def write_names(path: str | Path, names: Sequence[str]) -> None:
+    """Writes a file with a name per line, in UTF-8, as `read_names` reads it."""
+    text = "".join(f"{name}\n" for name in names)
+    Path(path).write_text(text, encoding="utf-8")
 
-    `InputError` for a file that cannot be read, and for names that are blank or repeated.
+
+def read_class_map(path: str | Path) -> list[str]:
+    """Returns the names in a class map, one per line in the order of the labels, as in timm.
+
+    Raises:
+      InputError: the file cannot be read, or names are blank or repeated.
     """
     names = [name.strip() for name in read_names(Path(path).expanduser())]
     check_names(names, f"class_map {str(path)!r}")
@@ -108,9 +120,14 @@ def read_class_map(path: str | Path) -> list[str]:
 
 
 def check_names(names: Sequence[str], owner: str) -> None:
-    """Raises `InputError` for a name that cannot be a line of a file: blank, with line breaks, or not UTF-8.
+    """Rejects names that cannot be lines of a file.
 
-    The message names the owner of the classes, such as the dataset.
+    Args:
+      names: the names of classes.
+      owner: what has them, for the message, such as "dataset digits".
+
+    Raises:
+      InputError: a name is blank, has line breaks, or is not UTF-8.
     """
     for index, name in enumerate(names):
         if (
@@ -127,7 +144,17 @@ def check_names(names: Sequence[str], owner: str) -> None:
 def check_equal(
     names: Sequence[str], accepted: Sequence[str], owner: str, reference: str
 ) -> None:
-    """Raises `InputError` for the first class of an owner that differs from the one of a reference."""
+    """Rejects names that differ from the accepted ones in number, order or more than Unicode form.
+
+    Args:
+      names: the names of classes.
+      accepted: the names that they must equal.
+      owner: what has the names, for the message.
+      reference: what has the accepted ones.
+
+    Raises:
+      InputError: the first class that differs.
+    """
     pairs = itertools.zip_longest(normalized(names), normalized(accepted))
     for index, (name, expected) in enumerate(pairs):
         if name != expected:

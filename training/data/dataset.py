@@ -128,7 +128,8 @@ class Dataset:
     @functools.cached_property
     def steps_per_epoch(self) -> int:
         """The number of full batches in an epoch of training; `InputError` where there is none."""
-        recipe, count = self.recipe, self.num_examples(self.recipe.train_split)
+        recipe = self.recipe
+        count = self.num_examples(recipe.train_split)
         labeled = recipe.global_batch_size - recipe.num_pseudo_labels
         if count < labeled:
             split = f"split {recipe.train_split!r} of {recipe.dataset}"
@@ -239,7 +240,8 @@ class Dataset:
           InputError: there is no such split, it is too small, or too many files are no pictures.
         """
         self._leave_out_files(self.eval_split)
-        recipe, source = self.recipe, self.source
+        recipe = self.recipe
+        source = self.source
         preprocessing = preprocess.of_recipe(recipe)
 
         def prepare(example: Example, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -261,11 +263,15 @@ class Dataset:
 
     def eval_names(self) -> list[str]:
         """Returns the names of the images that `eval` gave, in its order, after it was read."""
-        names, bad = [], set(self.bad_records.names)
+        bad = set(self.bad_records.names)
+        names = []
         for example in self.source.examples(self.eval_split, None).as_numpy_iterator():
             name = example["name"].decode(errors="replace")
-            names.append(f"{name}:{example['number']}" if "number" in example else name)
-        return [name for name in names if name not in bad]
+            if "number" in example:
+                name = f"{name}:{example['number']}"
+            if name not in bad:
+                names.append(name)
+        return names
 
     @functools.cached_property
     def _pseudo_labels(self) -> Source:
@@ -279,54 +285,72 @@ class Dataset:
                 folder,
                 hint,
             )
-        owner, reference = f"pseudo_labels {folder!r}", f"dataset {self.recipe.dataset}"
-        classes = Classes(reference, len(self.class_names), self.class_names)
+        names = self.class_names
+        reference = f"dataset {self.recipe.dataset}"
+        classes = Classes(reference, len(names), names)
         source = in_order(RecordsSource(self.recipe, folder), classes)
-        check_equal(source.class_names, self.class_names, owner, reference)
+        check_equal(source.class_names, names, f"pseudo_labels {folder!r}", reference)
         return source
 
     def _streams(self, initial_step: int, shard: Shard) -> list[TrainingStream]:
         """Returns the parts of every batch: the images of the dataset, and those with pseudo-labels."""
-        recipe, num_pseudo = self.recipe, self.recipe.num_pseudo_labels
+        recipe = self.recipe
+        copies = recipe.repeated_augmentation
+        num_pseudo = recipe.num_pseudo_labels
+        labeled = recipe.global_batch_size - num_pseudo
         self.num_examples(recipe.train_split, shard)  # at least one
         if num_pseudo % shard.replicas:
             accepted = f"a multiple of {shard.replicas}, the number of devices"
             raise invalid("images with pseudo-labels per batch", accepted, num_pseudo)
 
         def stream(
-            source: Any, split: str, seed: int, images: int, **more: Any
+            source: Any,
+            split: str,
+            seed: int,
+            images: int,
+            images_per_pass: int,
+            num_passes: int,
+            soft: bool = False,
         ) -> TrainingStream:
             size = images // shard.replicas  # of a batch of one device
-            done = initial_step * size * shard.replicas // shard.count
-            return TrainingStream(source, split, seed, shard, size, done, **more)
+            return TrainingStream(
+                source,
+                split,
+                seed,
+                shard,
+                size,
+                images_done=initial_step * size * shard.replicas // shard.count,
+                images_per_pass=images_per_pass * copies,
+                num_passes=num_passes,
+                copies=copies,
+                soft=soft,
+            )
 
-        labeled, copies = (
-            recipe.global_batch_size - num_pseudo,
-            recipe.repeated_augmentation,
-        )
-        per_pass = self.steps_per_epoch * labeled // shard.count * copies
-        passes = ceil_div(recipe.epochs, copies)
-        more: dict[str, Any] = {
-            "images_per_pass": per_pass,
-            "num_passes": passes,
-            "copies": copies,
-        }
         streams = [
-            stream(self.source, recipe.train_split, recipe.seed, labeled, **more)
+            stream(
+                self.source,
+                recipe.train_split,
+                recipe.seed,
+                labeled,
+                self.steps_per_epoch * labeled // shard.count,
+                ceil_div(recipe.epochs, copies),
+            )
         ]
         if num_pseudo:
-            source, split, seed = (
-                self._pseudo_labels,
-                records.PSEUDO,
-                recipe.seed + PSEUDO_SEED,
+            source = self._pseudo_labels
+            number = source.num_examples(records.PSEUDO, shard)
+            seed = recipe.seed + PSEUDO_SEED
+            streams.append(
+                stream(
+                    source,
+                    records.PSEUDO,
+                    seed,
+                    num_pseudo,
+                    number,
+                    FOREVER,
+                    source.soft,
+                )
             )
-            per_pass = copies * source.num_examples(split, shard)
-            more |= {
-                "images_per_pass": per_pass,
-                "num_passes": FOREVER,
-                "soft": source.soft,
-            }
-            streams.append(stream(source, split, seed, num_pseudo, **more))
         return streams
 
     def _pad(self, images: tf.data.Dataset, shard: Shard) -> tf.data.Dataset:
@@ -336,7 +360,8 @@ class Dataset:
         The weights of real images are therefore above 1, so that the loss is the mean over real images.
         (An unreadable image counts as a loss of 0; in the accuracy it does not count.)
         """
-        steps, batch_size = self.eval_steps(shard), self.recipe.global_batch_size
+        steps = self.eval_steps(shard)
+        batch_size = self.recipe.global_batch_size
         weight = steps * batch_size / self.num_examples(self.eval_split)
         weighted = images.map(
             lambda image, label: (image, label, tf.constant(weight, tf.float32))

@@ -170,19 +170,19 @@ class FolderSource(PictureFiles):
 
     def repeated(self, split: str, other: str) -> list[str]:
         """Returns the pictures of a split that another split has in the same class, under the same name."""
-        first, second = (
-            {
-                (label, os.path.basename(path)): path
-                for path, label in zip(*self._files(name), strict=True)
-            }
-            for name in (split, other)
-        )
+        first = self._by_name(split)
+        second = self._by_name(other)
         common = first.keys() & second.keys()
         return sorted(
             os.fsdecode(first[key])
             for key in common
             if filecmp.cmp(first[key], second[key], shallow=False)
         )
+
+    def _by_name(self, split: str) -> dict[tuple[int, bytes], bytes]:
+        """Returns the paths of the pictures of a split by their labels and file names."""
+        pictures = zip(*self._files(split), strict=True)
+        return {(label, os.path.basename(path)): path for path, label in pictures}
 
     def _split_folder(self, split: str) -> str:
         if split == self._train and split not in self._splits:
@@ -240,15 +240,19 @@ class FolderSource(PictureFiles):
         if not self._made:
             return every
         found: list[tuple[str, list[str], list[str]]] = []
+        number = 0
+        total = 0
         for folder, pictures, others in every:
             held = held_out(pictures)
-            of_held = set(held)
-            rest = [picture for picture in pictures if picture not in of_held]
-            found.append((folder, held, []) if is_made else (folder, rest, others))
+            number += len(held)
+            total += len(pictures)
+            if is_made:
+                found.append((folder, held, []))
+            else:
+                of_held = set(held)
+                rest = [path for path in pictures if path not in of_held]
+                found.append((folder, rest, others))
         if is_made:
-            number, total = (
-                sum(len(pictures) for _, pictures, _ in rows) for rows in (found, every)
-            )
             which = (
                 f"one of {HELD_OUT_STRIDE} pictures of each class, {number} of {total}"
             )
@@ -373,11 +377,9 @@ def _read(path: str) -> list[dict[str, str]]:
         raise invalid(
             f"columns of {path!r}", ", ".join(COLUMNS), table.column_names, hint
         )
-    rows = [
-        {name: row[name] or "" for name in COLUMNS}
-        for row in _as_texts(table, path).to_pylist()
-    ]
+    rows = _as_texts(table, path).to_pylist()
     for number, row in enumerate(rows, start=1):
+        row.update({name: text or "" for name, text in row.items()})
         if not all(map(str.strip, row.values())):
             raise invalid(
                 f"row {number} of {path!r}", "a file, a label and a split", row
@@ -425,19 +427,17 @@ def _checked(
     """Returns rows, labels and splits without outer spaces; `InputError` where two contradict each other."""
     evaluated = {recipe.eval_split, recipe.held_out_split} - {recipe.train_split}
     seen: dict[tuple[str, str], tuple[object, int]] = {}
+    checked = []
     for number, row in enumerate(rows):
-        file, label, split = (
-            os.path.join(root, row["file"]),
-            row["label"].strip(),
-            row["split"].strip(),
-        )
-        file = os.path.normpath(file)
-        form = unicodedata.normalize("NFC", label)
-        claims: list[tuple[str, str, object]] = [
-            ("have one label for a file", file, label)
-        ]
+        file = os.path.normpath(os.path.join(root, row["file"]))
+        label = row["label"].strip()
+        split = row["split"].strip()
+        checked.append({"file": row["file"], "label": label, "split": split})
         rule = "have labels that differ in more than outer spaces and Unicode form"
-        claims.append((rule, form, row["label"]))
+        claims: list[tuple[str, str, object]] = [
+            ("have one label for a file", file, label),
+            (rule, unicodedata.normalize("NFC", label), row["label"]),
+        ]
         if split in evaluated or split == recipe.train_split:
             claims.append(
                 (
@@ -453,9 +453,7 @@ def _checked(
                 raise InputError(
                     f"{where} must {rule}, got {rows[first]!a} and {row!a}"
                 )
-    return [
-        row | {name: row[name].strip() for name in ("label", "split")} for row in rows
-    ]
+    return checked
 
 
 def _as_texts(table: pyarrow.Table, path: str) -> pyarrow.Table:

@@ -13,9 +13,17 @@ import tensorflow as tf
 # The shape of an image, int32 [3] -> the top, the left, the height and the width of a crop, int32 [4].
 ChooseWindow = Callable[[tf.Tensor], tf.Tensor]
 
-JPEG, PNG, RIFF, WEBP = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF", b"WEBP"
+# The first bytes of files; WEBP follows at byte 8 of a RIFF file.
+JPEG = b"\xff\xd8\xff"
+PNG = b"\x89PNG\r\n\x1a\n"
+RIFF = b"RIFF"
+WEBP = b"WEBP"
 ORIENTATION = 0x0112  # a tag of EXIF
 DCT = "INTEGER_ACCURATE"  # as in Pillow
+
+# The values of the four bytes of an integer.
+BIG_ENDIAN = [1 << 24, 1 << 16, 1 << 8, 1]
+LITTLE_ENDIAN = BIG_ENDIAN[::-1]
 
 # The header of a common JPEG: JFIF, a quantization table, and the first scan, of 3 components or 1. Patterns
 # match text, so bytes above 127 are written as \C, any byte.
@@ -118,7 +126,8 @@ def _to_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
 
 @_not_inlined
 def _decode_any(contents: tf.Tensor) -> tf.Tensor:
-    is_jpeg, is_png = _starts_with(contents, JPEG), _starts_with(contents, PNG)
+    is_jpeg = _starts_with(contents, JPEG)
+    is_png = _starts_with(contents, PNG)
     # Python cannot read a message that is not UTF-8.
     begin = tf.strings.unicode_transcode(_bytes(contents, 0, 24), "UTF-8", "UTF-8")
     message = [
@@ -146,9 +155,9 @@ def _decode_jpeg(contents: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_png(contents: tf.Tensor) -> tf.Tensor:
-    is_gray, is_palette = (
-        _bytes(contents, 25, 1) == color_type for color_type in (b"\0", b"\3")
-    )
+    color_type = _bytes(contents, 25, 1)
+    is_gray = color_type == b"\0"
+    is_palette = color_type == b"\3"
 
     def decode_others() -> tf.Tensor:
         rgba = tf.io.decode_png(contents, channels=4)
@@ -191,10 +200,8 @@ def on_white(rgba: tf.Tensor) -> tf.Tensor:
     """Returns uint8 pictures [h, w, 4] on a white background, uint8 [h, w, 3]."""
 
     def blend() -> tf.Tensor:
-        colors, opacity = (
-            tf.cast(rgba[..., :3], tf.int32),
-            tf.cast(rgba[..., 3:], tf.int32),
-        )
+        colors = tf.cast(rgba[..., :3], tf.int32)
+        opacity = tf.cast(rgba[..., 3:], tf.int32)
         return tf.cast(
             (colors * opacity + 255 * (255 - opacity) + 127) // 255, tf.uint8
         )
@@ -295,9 +302,7 @@ def _find_exif_chunk(contents: tf.Tensor) -> tf.Tensor:
     is_png = _starts_with(contents, PNG)
     name = tf.where(is_png, b"eXIf", b"EXIF")
     name_at = tf.where(is_png, 4, 0)
-    powers = tf.where(
-        is_png, [1 << 24, 1 << 16, 1 << 8, 1], [1, 1 << 8, 1 << 16, 1 << 24]
-    )
+    powers = tf.where(is_png, BIG_ENDIAN, LITTLE_ENDIAN)
 
     def step(at: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Reads a chunk; returns the begin of the next one, and the begin of EXIF."""
@@ -318,12 +323,9 @@ def _find_exif_chunk(contents: tf.Tensor) -> tf.Tensor:
 def _orientation_of_exif(exif: tf.Tensor) -> tf.Tensor:
     """Returns the orientation that EXIF data gives, int32; 1 where it gives none from 1 to 8."""
     data = tf.pad(tf.cast(tf.io.decode_raw(exif, tf.uint8), tf.int32), [[0, 10]])
-    powers = tf.where(
-        data[0] == ord("I"),
-        [1, 1 << 8, 1 << 16, 1 << 24],
-        [1 << 24, 1 << 16, 1 << 8, 1],
-    )
-    pair = tf.where(data[0] == ord("I"), [1, 1 << 8], [1 << 8, 1])
+    is_little = data[0] == ord("I")
+    powers = tf.where(is_little, LITTLE_ENDIAN, BIG_ENDIAN)
+    pair = tf.where(is_little, LITTLE_ENDIAN[:2], BIG_ENDIAN[2:])
     directory = tf.clip_by_value(
         tf.reduce_sum(data[4:8] * powers), 0, tf.size(data) - 2
     )

@@ -6,6 +6,7 @@ shares of labels and pixels are equal: Model Garden's `MixupAndCutmix` takes it 
 cut off at the border, and labels as integers only.
 """
 
+import functools
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -17,7 +18,8 @@ from lambdanet.training.data.sources import Shard
 # Added to the recipe's seed, for other random numbers than the augmentation's.
 SEED = 1 << 40
 # Added to the seed of a batch, for independent numbers.
-CHOICE, CENTER = [0, 1 << 50], [0, 1 << 51]
+CHOICE = [0, 1 << 50]
+CENTER = [0, 1 << 51]
 
 # Shape [b, h, w, c] of the images, alpha, seed -> the share of the other image in each pixel, [h, w, 1].
 Shares = Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]
@@ -52,10 +54,8 @@ def mix_batches(
             ]
         )
         choice = tf.random.stateless_uniform([], seed + CHOICE, 0, len(kinds), tf.int32)
-        draws = [
-            lambda s=s, alpha=alpha: s(tf.shape(batch[0]), alpha, seed)
-            for s, alpha in kinds
-        ]
+        shape = tf.shape(batch[0])
+        draws = [functools.partial(kind, shape, alpha, seed) for kind, alpha in kinds]
         return mix(*batch, tf.switch_case(choice, draws), recipe.num_classes)
 
     first = initial_step * (shard.replicas // shard.count)
@@ -67,12 +67,20 @@ def mix(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the sum of a batch and itself in reverse order, weighted pixel by pixel.
 
-    Images are floats [b, h, w, c], labels integers [b] or distributions [b, num_classes], and shares are the
-    weight of the other image in each pixel, float32 [h, w, 1]; their mean is the weight of the other label.
+    Args:
+      images: floats [b, h, w, c].
+      labels: integers [b] or distributions [b, num_classes].
+      shares: the weight of the other image in each pixel, float32 [h, w, 1]; their mean is the weight of the
+        other label.
+      num_classes: the number of classes.
+
+    Returns:
+      The images, floats [b, h, w, c], and labels, distributions [b, num_classes].
     """
     if labels.dtype.is_integer:
         labels = tf.one_hot(labels, num_classes)
-    pixels, share = tf.cast(shares, images.dtype), tf.reduce_mean(shares)
+    pixels = tf.cast(shares, images.dtype)
+    share = tf.reduce_mean(shares)
     mixed = images * (1 - pixels) + tf.reverse(images, [0]) * pixels
     return mixed, labels * (1 - share) + tf.reverse(labels, [0]) * share
 

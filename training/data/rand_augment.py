@@ -51,10 +51,11 @@ Operation = Callable[[tf.Tensor, Strength], tf.Tensor]
 def model_garden(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
     """Returns the image after RandAugment as in Model Garden, with operations of one magnitude."""
     image = tf.broadcast_to(pixels, [*pixels.shape[:2], 3])
+    level = recipe.randaugment_magnitude / 10
     for _ in range(recipe.randaugment_layers):
-        options = recipe.randaugment_magnitude / 10, seed
         branches = [
-            partial(operation, image, *options) for operation in MODEL_GARDEN.values()
+            partial(operation, image, level, seed)
+            for operation in MODEL_GARDEN.values()
         ]
         drawn = tf.random.stateless_uniform(
             [], derive_seed(seed, 0), 0, len(branches) + 1, tf.int32
@@ -103,7 +104,8 @@ def _apply_one(
 def _autocontrast(image: tf.Tensor) -> tf.Tensor:
     """Returns the image with the levels of each channel stretched to 0..255."""
     levels = tf.cast(image, tf.float32)
-    low, high = tf.reduce_min(levels, (0, 1)), tf.reduce_max(levels, (0, 1))
+    low = tf.reduce_min(levels, (0, 1))
+    high = tf.reduce_max(levels, (0, 1))
     scale = tf.math.divide_no_nan(255.0, high - low)
     stretched = tf.clip_by_value(levels * scale - low * scale, 0.0, 255.0)
     return tf.where(high > low, tf.cast(stretched, tf.uint8), image)
@@ -155,14 +157,16 @@ def _sharpen(image: tf.Tensor, level: float) -> tf.Tensor:
 
 def _enhance(image: tf.Tensor, background: tf.Tensor, level: float) -> tf.Tensor:
     """Returns the image moved towards its background, uint8, or, from 5 on, away from it."""
-    levels, background = tf.cast(image, tf.float32), tf.cast(background, tf.float32)
+    levels = tf.cast(image, tf.float32)
+    background = tf.cast(background, tf.float32)
     return tf.cast(augment.blend(levels, background, 1.8 * level + 0.1), tf.uint8)
 
 
 def _turn(image: tf.Tensor, degrees: tf.Tensor) -> tf.Tensor:
-    height, width, _ = image.shape
-    cosine, sine = tf.cos(degrees * (math.pi / 180)), tf.sin(degrees * (math.pi / 180))
-    x, y = (width - 1) / 2, (height - 1) / 2
+    x, y = _center(image)
+    angle = degrees * (math.pi / 180)
+    cosine = tf.cos(angle)
+    sine = tf.sin(angle)
     shift = (x - (cosine * x - sine * y), y - (sine * x + cosine * y))
     return _move(image, ((cosine, -sine), (sine, cosine)), shift)
 
@@ -232,16 +236,10 @@ MODEL_GARDEN: dict[str, Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]] = {
 
 
 def _rotate(image: tf.Tensor, strength: Strength) -> tf.Tensor:
-    height, width, _ = image.shape
-    cosine, sine = (
-        tf.cos(MAX_TURN * strength.signed),
-        tf.sin(MAX_TURN * strength.signed),
-    )
-    matrix, center = (
-        ((cosine, -sine), (sine, cosine)),
-        ((width - 1) / 2, (height - 1) / 2),
-    )
-    return _warp(image, strength.fill, matrix, center)
+    cosine = tf.cos(MAX_TURN * strength.signed)
+    sine = tf.sin(MAX_TURN * strength.signed)
+    matrix = ((cosine, -sine), (sine, cosine))
+    return _warp(image, strength.fill, matrix, _center(image))
 
 
 def _shear(x: float, y: float) -> Operation:
@@ -279,10 +277,8 @@ def _blend(background: Callable[[tf.Tensor], tf.Tensor]) -> Operation:
     """Returns the operation that moves the image towards its background, or away from it."""
 
     def blended(image: tf.Tensor, strength: Strength) -> tf.Tensor:
-        levels, factor = (
-            tf.cast(image, tf.float32),
-            tf.maximum(MIN_FACTOR, 1 + MAX_BLEND * strength.signed),
-        )
+        levels = tf.cast(image, tf.float32)
+        factor = tf.maximum(MIN_FACTOR, 1 + MAX_BLEND * strength.signed)
         return _rounded(augment.blend(levels, background(levels), factor))
 
     return blended
@@ -326,6 +322,12 @@ TIMM: dict[str, Operation] = {
     "TranslateXRel": _translate(1.0, 0.0),
     "TranslateYRel": _translate(0.0, 1.0),
 }
+
+
+def _center(image: tf.Tensor) -> tuple[float, float]:
+    """Returns the x and y of the center of an image, in pixels."""
+    height, width, _ = image.shape
+    return (width - 1) / 2, (height - 1) / 2
 
 
 def _whole(numbers: tf.Tensor) -> tf.Tensor:

@@ -36,13 +36,12 @@ from lambdanet.training.data.sources import (
 
 NAME = "tfrecord"
 LAYOUT = "train-00000-of-00008 and so on, and the same of validation"
-CLASSES, MANIFEST = "classes.txt", "manifest.json"
+CLASSES = "classes.txt"
+MANIFEST = "manifest.json"
 PSEUDO = "pseudo"  # the split written by `lambdanet pseudo-label`
-IMAGE, LABEL, PROBABILITIES = (
-    "image/encoded",
-    "image/class/label",
-    "image/class/probabilities",
-)
+IMAGE = "image/encoded"
+LABEL = "image/class/label"
+PROBABILITIES = "image/class/probabilities"
 
 INTERLEAVED_FILES = 16  # read and mixed at a time
 BUFFER = 4096  # records from which the next one is drawn
@@ -102,24 +101,20 @@ class RecordsSource(Source):
         order = tf.random.experimental.stateless_shuffle(
             tf.range(len(pieces)), [self._seed, seed]
         )
-        rows = tf.pad(
-            order, [[0, -len(pieces) % INTERLEAVED_FILES]], constant_values=-1
-        )
+        # An empty piece fills up the last row.
+        padded = [*pieces, Piece("", 0, 0)]
+        padding = [[0, -len(pieces) % INTERLEAVED_FILES]]
+        rows = tf.pad(order, padding, constant_values=len(pieces))
         rows = tf.reshape(rows, [-1, INTERLEAVED_FILES])
-        # The last is for -1.
-        counts = tf.constant([piece.number for piece in pieces] + [0], tf.int64)
-        ends = tf.cumsum(
-            tf.reduce_sum(tf.gather(counts, rows % (len(pieces) + 1)), axis=1)
-        )
+        counts = tf.constant([piece.number for piece in padded], tf.int64)
+        ends = tf.cumsum(tf.reduce_sum(tf.gather(counts, rows), axis=1))
         begin = tf.searchsorted(
             ends, first[tf.newaxis], side="right", out_type=tf.int64
         )[0]
         before = tf.concat([[0], ends], axis=0)[begin]
 
         def read_row(row: tf.Tensor) -> tf.data.Dataset:
-            read = read_all(
-                [*pieces, Piece("", 0, 0)], INTERLEAVED_FILES, row % (len(pieces) + 1)
-            )
+            read = read_all(padded, INTERLEAVED_FILES, row)
             return read.shuffle(BUFFER, seed=seed, reshuffle_each_iteration=False)
 
         # Rows of files that come before the first record are not opened.
@@ -154,9 +149,8 @@ class RecordsSource(Source):
             for path in select_files(self._splits, split, self._root)
         ]
         total = sum(count for _, count in files)
-        begin, end = (
-            total * index // shard.count for index in (shard.index, shard.index + 1)
-        )
+        begin = total * shard.index // shard.count
+        end = total * (shard.index + 1) // shard.count
         return cut_pieces(files, begin, end)
 
     def _count(self, path: Path) -> int:
@@ -191,16 +185,23 @@ def find_splits(root: Path) -> dict[str, list[Path]]:
                 f"split {split!r} in {str(root)!r} lacks {len(missing)} of {totals[split]} files, the first "
                 f"of them number {missing[0]}"
             )
-    return {
-        split: [files[index] for index in sorted(files)]
-        for split, files in found.items()
-    }
+    # In order, because the paths were.
+    return {split: list(files.values()) for split, files in found.items()}
 
 
 def select_files(
     splits: Mapping[str, list[Path]], split: str, root: Path
 ) -> list[Path]:
-    """Returns the files of a split, or of a part of it, such as "train[20shard:]"; `root` is for messages."""
+    """Returns the files of a split, or of a part of it.
+
+    Args:
+      splits: the files of each split, from `find_splits`.
+      split: the name of a split, or of a part in whole files, such as "train[20shard:]".
+      root: the folder, for messages.
+
+    Raises:
+      InputError: there is no such split, or the part has another form.
+    """
     match = _SPLIT.fullmatch(split)
     if not match:
         raise invalid(
@@ -209,19 +210,26 @@ def select_files(
             split,
         )
     check_known(f"split in {str(root)!r}:", match["name"], splits)
-    begin, end = (
-        None if match[name] is None else int(match[name]) for name in ("begin", "end")
-    )
+    begin = int(match["begin"] or 0)
+    end = int(match["end"]) if match["end"] else None
     return splits[match["name"]][begin:end]
 
 
 def cut_pieces(
     files: Sequence[tuple[str | Path, int]], begin: int, end: int
 ) -> list[Piece]:
-    """Returns the parts of files, given with their numbers of records, that hold records `begin` to `end`."""
-    pieces, at = [], 0
+    """Returns the parts of files that contain a run of records.
+
+    Args:
+      files: the paths and their numbers of records, in order.
+      begin: the first record of the run.
+      end: the record after its last.
+    """
+    pieces = []
+    at = 0
     for path, count in files:
-        first, last = max(begin - at, 0), min(end - at, count)
+        first = max(begin - at, 0)
+        last = min(end - at, count)
         if first < last:
             pieces.append(Piece(str(path), first, last - first))
         at += count
@@ -229,7 +237,11 @@ def cut_pieces(
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """Returns the manifest of `lambdanet pseudo-label`; {} without one, `InputError` for a damaged one."""
+    """Returns the manifest that `lambdanet pseudo-label` wrote into a folder; {} where there is none.
+
+    Raises:
+      InputError: it is damaged.
+    """
     path = f"{folder}/{MANIFEST}"
     if not tf.io.gfile.exists(path):
         return {}
@@ -256,7 +268,8 @@ def count_records(path: str | Path) -> int:
 
     `InputError` where the file is truncated, or the length of a record is damaged.
     """
-    count, at = 0, 0
+    count = 0
+    at = 0
     size = tf.io.gfile.stat(str(path)).length
     with (
         tf.io.gfile.GFile(str(path), "rb")
@@ -282,7 +295,13 @@ def count_records(path: str | Path) -> int:
 def encode_record(
     image: bytes, label: int, probabilities: Sequence[float] = ()
 ) -> bytes:
-    """Returns a record of an image file, its class, from 0, and for a soft label, all probabilities."""
+    """Returns a record with an image, its class index and, for a soft label, all probabilities.
+
+    Args:
+      image: the bytes of an image file.
+      label: the class, from 0.
+      probabilities: one per class; empty: no soft label.
+    """
     image_feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image]))
     features = {IMAGE: image_feature} | label_features(label, probabilities)
     return serialize(features)
@@ -329,7 +348,13 @@ def shard_name(split: str, index: int, count: int) -> str:
 def read_all(
     pieces: Sequence[Piece], num_parallel: int = 1, chosen: tf.Tensor | None = None
 ) -> tf.data.Dataset:
-    """Returns the examples of pieces, all or the chosen ones, `num_parallel` at a time."""
+    """Returns the examples of pieces of files.
+
+    Args:
+      pieces: the pieces.
+      num_parallel: the number of pieces to read at a time.
+      chosen: the indices of the pieces to read, integers [n]; None: all.
+    """
     fields = zip(*pieces, strict=True) if pieces else ([], [], [])
     columns = map(tf.constant, fields, (tf.string, tf.int64, tf.int64))
     chosen = tf.range(len(pieces)) if chosen is None else chosen

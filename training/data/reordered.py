@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from lambdanet.training.data.class_names import Classes, normalized
+from lambdanet.training.data.class_names import Classes, find_columns, normalized
 from lambdanet.training.data.image_bytes import Encoded
 from lambdanet.training.data.sources import SINGLE_MACHINE, Example, Shard, Source
 
@@ -23,8 +23,7 @@ class Reordered(Source):
         self.channels = source.channels
         self.soft = source.soft
         self.class_names = list(names)
-        numbers = {name: number for number, name in enumerate(normalized(names))}
-        self._numbers = [numbers[name] for name in normalized(source.class_names)]
+        self._numbers = find_columns(source.class_names, names)
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
         return self._source.num_examples(split, shard)
@@ -66,14 +65,15 @@ class Reordered(Source):
 
 
 def in_order(source: Source, classes: Classes, some: bool = False) -> Source:
-    """Returns a source with its classes in an order, and says so; the source itself where it has others.
+    """Returns a source with its classes in an order, and prints a line; the source itself if it has others.
 
     Args:
       source: the images.
       classes: the classes in the order wanted.
       some: whether the source may have only some of them, as for evaluation.
     """
-    own, wanted = normalized(source.class_names), normalized(classes.names)
+    own = normalized(source.class_names)
+    wanted = normalized(classes.names)
     missing = len(set(wanted) - set(own))
     if own == wanted or set(own) - set(wanted) or (missing and not some):
         return source

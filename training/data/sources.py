@@ -270,7 +270,8 @@ def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
 @contextlib.contextmanager
 def _quiet_tfds() -> Iterator[None]:
     """Hides the output of TFDS, retries of downloads, and progress bars where there is no terminal."""
-    bars, logger = sys.stderr.isatty(), logging.getLogger("urllib3")
+    bars = sys.stderr.isatty()
+    logger = logging.getLogger("urllib3")
     level = logger.level
     try:
         if not bars:

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,14 @@ import tensorflow as tf
 from lambdanet import text_table
 from lambdanet.errors import InputError, check_count, invalid
 from lambdanet.files import check_replaceable, writable_dir, write_output
-from lambdanet.training.data import image_files
+from lambdanet.training.data.drawing import (
+    draw_prediction,
+    escape_unprintable,
+    percent,
+    picture_paths,
+    save_picture,
+)
+from lambdanet.training.data.image_files import expand_folders, read_images
 from lambdanet.training.serving.exported_model import load_classifier
 
 
@@ -45,27 +52,22 @@ def predict(
     Example:
       >>> predict("exported/digits", ["seven.png"], out="predictions", top=3)
     """
-    paths = image_files.expand_folders(images)
+    paths = expand_folders(images)
     top = check_count("top", top)
-    file = None if out is None else Path(out).expanduser()
-    write_table, beginning = (
-        TABLES.get(file.suffix.lower(), (None, b"")) if file else (None, b"")
-    )
-    if file and write_table:
-        check_replaceable(file, beginning)
-    elif file and file.suffix and not file.is_dir():
-        raise invalid(
-            "out", f"a folder, or a file that ends in {' or '.join(TABLES)}", str(out)
-        )
+    file = Path(out or "").expanduser()
+    table = TABLES.get(file.suffix.lower())
+    if table:
+        check_replaceable(file, table.beginning)
+    elif file.suffix and not file.is_dir():
+        accepted = f"a folder, or a file that ends in {' or '.join(TABLES)}"
+        raise invalid("out", accepted, str(out))
     classifier = load_classifier(saved_model)
-    if file and write_table:
+    pictures: Sequence[str | None] = [None] * len(paths)
+    if table:
         writable_dir(file.parent)
-    pictures = (
-        [None] * len(paths)
-        if out is None or write_table
-        else image_files.picture_paths(paths, out)
-    )
-    images_read = image_files.read_images(paths, show_progress=bool(write_table))
+    elif out is not None:
+        pictures = picture_paths(paths, out)
+    images_read = read_images(paths, show_progress=table is not None)
     results: list[dict[str, Any]] = []
     for (path, image), picture in zip(images_read, pictures, strict=True):
         if isinstance(image, InputError):
@@ -77,25 +79,28 @@ def predict(
         probabilities = outputs["probabilities"][0].numpy()
         classes = top_classes(probabilities, classifier.class_names, top)
         if picture is not None:
-            drawing = image_files.draw_prediction(
-                image, os.path.basename(path), classes
-            )
-            image_files.save_picture(drawing, picture)
-        if not write_table:
+            drawing = draw_prediction(image, os.path.basename(path), classes)
+            save_picture(drawing, picture)
+        if not table:
             _print_prediction(path, classes, picture)
         results.append({"image": path, "top": classes, "picture": picture})
-    if file and write_table:
-        write_output(file, write_table(results).encode(errors="backslashreplace"))
-        print(
-            f"wrote the predictions of {sum('top' in result for result in results)} images to {out}"
-        )
+    if table:
+        write_output(file, table.write(results).encode(errors="backslashreplace"))
+        count = sum("top" in result for result in results)
+        print(f"wrote the predictions of {count} images to {out}")
     return results
 
 
 def top_classes(
     probabilities: np.ndarray, class_names: Sequence[str], top: int
 ) -> list[tuple[str, float]]:
-    """Returns the names and probabilities of the first classes, in descending order."""
+    """Returns the names and probabilities of the first classes, in descending order.
+
+    Args:
+      probabilities: one per class, [num_classes].
+      class_names: the name of each class.
+      top: the number of classes to return, at most all of them.
+    """
     best = np.argsort(-probabilities, kind="stable")[:top]
     return [(class_names[index], float(probabilities[index])) for index in best]
 
@@ -128,10 +133,16 @@ def _json_lines(results: Sequence[dict[str, Any]]) -> str:
     return "".join(lines)
 
 
-# The function that writes a table, and the beginning of its files.
-TABLES: dict[str, tuple[Callable[[Sequence[dict[str, Any]]], str], bytes]] = {
-    ".csv": (_csv, rb"image,rank,class,probability\n"),
-    ".jsonl": (
+class Table(NamedTuple):
+    """A format of tables of predictions."""
+
+    write: Callable[[Sequence[dict[str, Any]]], str]  # results -> the text of a file
+    beginning: bytes  # a pattern of the beginning of its files
+
+
+TABLES = {
+    ".csv": Table(_csv, rb"image,rank,class,probability\n"),
+    ".jsonl": Table(
         _json_lines,
         rb'\{"image": "[^\n]*", ("classes": \[[^\n]*\], "probabilities": \[|"error": ")',
     ),
@@ -142,8 +153,8 @@ def _print_prediction(
     image: str, classes: Sequence[tuple[str, float]], picture: str | None
 ) -> None:
     width = max(len(name) for name, _ in classes)
-    print(image_files.escape_unprintable(image))
+    print(escape_unprintable(image))
     for name, probability in classes:
-        print(f"  {name:<{width}}  {image_files.percent(probability):>7}")
+        print(f"  {name:<{width}}  {percent(probability):>7}")
     if picture is not None:
-        print(f"  drawn in {image_files.escape_unprintable(picture)}")
+        print(f"  drawn in {escape_unprintable(picture)}")

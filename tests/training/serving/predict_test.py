@@ -18,7 +18,7 @@ from PIL import Image
 
 from lambdanet import cli
 from lambdanet.errors import InputError
-from lambdanet.training.data import image_files
+from lambdanet.training.data import drawing, image_files
 from lambdanet.training.serving.export import export_saved_model
 from lambdanet.training.serving.predict import predict
 
@@ -105,7 +105,7 @@ def test_each_image_gets_its_own_picture(served, tmp_path):
     )
     # The image is in the left panel.
     colors = [
-        Image.open(path).getpixel((image_files.MARGIN + 160, image_files.MARGIN + 160))
+        Image.open(path).getpixel((drawing.MARGIN + 160, drawing.MARGIN + 160))
         for path in drawn
     ]
     assert colors[:2] == [(250, 40, 0), (0, 255, 0)]
@@ -184,28 +184,26 @@ def test_other_endings_of_out_are_refused(served, tmp_path, name):
 def test_drawn_pixels_and_bars():
     image = np.random.default_rng(0).integers(0, 256, [8, 8, 3], dtype=np.uint8)
     picture = np.asarray(
-        image_files.draw_prediction(
-            image, "x.png", [("a", 0.75), ("b", 0.25), ("c", 0.0)]
-        )
+        drawing.draw_prediction(image, "x.png", [("a", 0.75), ("b", 0.25), ("c", 0.0)])
     )
-    left = picture[image_files.MARGIN :, image_files.MARGIN :][:320, :320]
+    left = picture[drawing.MARGIN :, drawing.MARGIN :][:320, :320]
     np.testing.assert_array_equal(left, image.repeat(40, 0).repeat(40, 1))
     first, others = (
         (picture == np.frombuffer(bytes.fromhex(color[1:]), np.uint8))
         .all(-1)
         .any(0)
         .sum()
-        for color in (image_files.FIRST, image_files.OTHERS)
+        for color in (drawing.FIRST, drawing.OTHERS)
     )
-    assert abs(first - 0.75 * image_files.CHART) <= 1
-    assert abs(others - 0.25 * image_files.CHART) <= 1
+    assert abs(first - 0.75 * drawing.CHART) <= 1
+    assert abs(others - 0.25 * drawing.CHART) <= 1
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3000, 2), (2, 3000), (640, 480)])
 def test_drawing_stays_inside_the_margins(size):
     image = np.zeros([size[1], size[0], 3], np.uint8)
     top = [("long name " * 30, 0.5)] + [(f"class {index}", 0.01) for index in range(40)]
-    picture = np.asarray(image_files.draw_prediction(image, "file " * 50, top))
+    picture = np.asarray(drawing.draw_prediction(image, "file " * 50, top))
     for border in (picture[:20], picture[-20:], picture[:, :20], picture[:, -20:]):
         assert (border == 255).all()
 

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drawings of predictions: a picture beside the probabilities of its classes, and the files of drawings."""
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from lambdanet.files import MARKED_PNG, check_replaceable, writable_dir, write_output
+
+# All in pixels.
+PANEL = 320
+MARGIN = 28
+ROW = 46
+BAR = 12
+CHART = 420
+
+MAX_ROWS = 20
+INK = "#111827"  # names and probabilities
+FAINT = "#6b7280"  # the title
+FRAME = "#d1d5db"
+TRACK = "#eef1f5"  # the whole length of a bar
+FIRST = "#2563eb"  # the bar of the first class
+OTHERS = "#93b4f5"
+
+
+def escape_unprintable(text: str) -> str:
+    r"""Returns a text with line breaks and other unprintable characters as escapes, such as `\n`."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def percent(probability: float) -> str:
+    """Formats a probability with one decimal: 0.9876 -> '98.8 %'."""
+    return f"{100 * probability:.1f} %"
+
+
+def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
+    """Creates a folder for drawings and chooses a file in it for each image.
+
+    Two images with the same name get `NAME_prediction.png` and `NAME_prediction_2.png`, and none of the
+    images is overwritten.
+
+    Args:
+      images: the paths of the images.
+      out: the folder.
+
+    Returns:
+      A path per image.
+
+    Raises:
+      InputError: a chosen file exists and was not written by `save_picture`, or the folder cannot be made.
+    """
+    folder = os.fspath(writable_dir(Path(out).expanduser()))
+    taken = {os.path.realpath(path).casefold() for path in images}
+    chosen = []
+    for image in images:
+        name = os.path.splitext(os.path.basename(image))[0]
+        stem = os.path.join(folder, f"{name}_prediction")
+        picture = f"{stem}.png"
+        number = 1
+        while os.path.realpath(picture).casefold() in taken:
+            number += 1
+            picture = f"{stem}_{number}.png"
+        check_replaceable(picture, MARKED_PNG)
+        taken.add(os.path.realpath(picture).casefold())
+        chosen.append(picture)
+    return chosen
+
+
+def save_picture(picture: Image.Image, path: str) -> None:
+    """Writes a PNG completely or not at all; `InputError` where it cannot be written."""
+    file = io.BytesIO()
+    picture.save(file, format="PNG")
+    write_output(Path(path), file.getvalue())
+
+
+def draw_prediction(
+    image: np.ndarray, title: str, top: Sequence[tuple[str, float]]
+) -> Image.Image:
+    """Draws an image at a readable size, and beside it a title and a bar per class.
+
+    Args:
+      image: uint8 RGB [h, w, 3]; a small one is enlarged without smoothing.
+      title: the text above the bars, such as the name of the file.
+      top: names and probabilities in descending order, of which the first 20 are drawn.
+
+    Returns:
+      An RGB image.
+    """
+    rows = top[:MAX_ROWS]
+    height = 2 * MARGIN + max(PANEL, 40 + ROW * len(rows))
+    canvas = Image.new("RGB", (3 * MARGIN + PANEL + CHART, height), "white")
+    shown = ImageOps.expand(_fit(Image.fromarray(image)), 1, FRAME)
+    x = MARGIN + (PANEL - shown.width) // 2
+    y = MARGIN + (PANEL - shown.height) // 2
+    canvas.paste(shown, (x, y))
+    draw = ImageDraw.Draw(canvas)
+    left = 2 * MARGIN + PANEL
+    _text(draw, (left, MARGIN), title, 15, FAINT, CHART)
+    for index, (name, probability) in enumerate(rows):
+        color = FIRST if index == 0 else OTHERS
+        _draw_row(draw, left, MARGIN + 40 + ROW * index, name, probability, color)
+    return canvas
+
+
+def _fit(image: Image.Image) -> Image.Image:
+    """Returns an image with a longer side of `PANEL`, or less where pixels become squares of whole pixels."""
+    factor = PANEL / max(image.size)
+    method = Image.Resampling.LANCZOS
+    if factor >= 2:
+        factor = int(factor)
+        method = Image.Resampling.NEAREST
+    size = (max(1, round(image.width * factor)), max(1, round(image.height * factor)))
+    return image.resize(size, method)
+
+
+def _draw_row(
+    draw: ImageDraw.ImageDraw,
+    left: int,
+    y: int,
+    name: str,
+    probability: float,
+    color: str,
+) -> None:
+    """Draws the name of a class, its probability and its bar."""
+    right = left + CHART
+    draw.text(
+        (right, y), percent(probability), INK, ImageFont.load_default(17), anchor="ra"
+    )
+    _text(draw, (left, y), name, 17, INK, CHART - 90)
+    bar = y + 24
+    draw.rectangle((left, bar, right, bar + BAR), fill=TRACK)
+    filled = round(CHART * probability)
+    if filled:
+        draw.rectangle((left, bar, left + filled, bar + BAR), fill=color)
+
+
+def _text(
+    draw: ImageDraw.ImageDraw,
+    corner: tuple[int, int],
+    text: str,
+    size: int,
+    color: str,
+    width: int,
+) -> None:
+    """Draws a text, shortened to a width in pixels."""
+    font = ImageFont.load_default(size)
+    text = escape_unprintable(text)
+    if draw.textlength(text, font) > width:
+        while text and draw.textlength(f"{text}...", font) > width:
+            text = text[:-1]
+        text = f"{text}..."
+    draw.text(corner, text, color, font)
