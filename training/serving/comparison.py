@@ -74,7 +74,8 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
     The split may be sorted by class. Nothing is downloaded; `InputError` for pictures that are not on disk or
     cannot be read.
     """
-    split, name = recipe.eval_split, f"pictures of {recipe.dataset} {recipe.eval_split}"
+    split = recipe.eval_split
+    name = f"pictures of {recipe.dataset} {split}"
     if recipe.dataset not in (folder.NAME, records.NAME):
         path = sources.open_tfds(recipe.dataset, data_dir).data_path
         if not path.exists():  # reading it would download it
@@ -110,28 +111,38 @@ def random_pictures(input_size: int) -> Pictures:
 
 
 def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Parity:
-    """Returns the differences between the outputs of a classifier and of its converted form."""
-    expected, found = [], []
+    """Compares the outputs of a classifier with those of its converted form.
+
+    Args:
+      classify: uint8 images [1, h, w, 3] -> "logits" and "probabilities", tensors [1, num_classes].
+      run: the converted form.
+      pictures: the pictures to compare on.
+    """
+    rows = []
     for image in tqdm(
         pictures.images[:, np.newaxis],
         "comparing with Keras",
         disable=None,
         leave=False,
     ):
-        expected.append(classify(tf.constant(image)))
-        found.append(run(image))
-    logits, probabilities = (
-        [
-            np.concatenate([output[name] for output in outputs])
-            for outputs in (expected, found)
-        ]
-        for name in ("logits", "probabilities")
+        expected = classify(tf.constant(image))
+        found = run(image)
+        rows.append(
+            [
+                expected["logits"],
+                found["logits"],
+                expected["probabilities"],
+                found["probabilities"],
+            ]
+        )
+    logits, found_logits, probabilities, found_probabilities = map(
+        np.concatenate, zip(*rows, strict=True)
     )
     return Parity(
         pictures.name,
         len(pictures.images),
-        int(np.sum(logits[0].argmax(-1) == logits[1].argmax(-1))),
-        float(np.abs(probabilities[0] - probabilities[1]).max()),
-        float(np.abs(logits[0] - logits[1]).max()),
-        float(logits[0].std()),
+        int(np.sum(logits.argmax(-1) == found_logits.argmax(-1))),
+        float(np.abs(probabilities - found_probabilities).max()),
+        float(np.abs(logits - found_logits).max()),
+        float(logits.std()),
     )

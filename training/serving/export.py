@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from lambdanet.models.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.serving import trained_weights
 from lambdanet.training.serving.module import ClassifierModule
+from lambdanet.training.serving.trained_weights import TrainedModel
 
 which_keras.check_backend("export", ("tensorflow",))
 
@@ -44,7 +46,7 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
     """
     _check_out(out)
     trained = trained_weights.load_run(model_dir, data_dir)
-    path = _save(trained.model, out, trained.preprocessing, trained.class_names)
+    path = _save(trained, out)
     print(f"exported {trained} to {path}")
     return path
 
@@ -69,7 +71,7 @@ def export_weights(
     """
     _check_out(out)
     trained = trained_weights.build_classifier(model_name, weights, class_names)
-    path = _save(trained.model, out, trained.preprocessing, trained.class_names)
+    path = _save(trained, out)
     print(f"exported {trained} to {path}")
     return path
 
@@ -119,7 +121,7 @@ def export_saved_model(
     preprocessing = Preprocessing(
         input_size, tuple(mean), tuple(std), crop_fraction, interpolation
     )
-    return _save(model, out, preprocessing, class_names)
+    return _save(TrainedModel(model, preprocessing, list(class_names)), out)
 
 
 def _check_out(out: str | Path) -> None:
@@ -147,20 +149,17 @@ def check_classifier(model: keras.Model, class_names: Sequence[str]) -> None:
         raise invalid("class_names", "different names", repeated, "these are repeated")
 
 
-def _save(
-    model: keras.Model,
-    out: str | Path,
-    preprocessing: Preprocessing,
-    class_names: Sequence[str],
-) -> str:
+def _save(trained: TrainedModel, out: str | Path) -> str:
+    """Writes a SavedModel, completely or not at all, and returns its path."""
     path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
-        names_file = Path(folder, "class_names.txt")
-        names_file.write_text(
-            "".join(f"{name}\n" for name in class_names), encoding="utf-8"
-        )
+        names_file = os.path.join(folder, "class_names.txt")
+        classes.write_names(names_file, trained.class_names)
         module = ClassifierModule(
-            serving_form(model), preprocessing, class_names, str(names_file)
+            serving_form(trained.model),
+            trained.preprocessing,
+            trained.class_names,
+            names_file,
         )
         signatures = module.signatures()
         with atomic_dir(path) as staging:

@@ -17,6 +17,7 @@ from lambdanet import files
 from lambdanet.backend import device, keras
 from lambdanet.errors import InputError, check_known, one_line
 from lambdanet.models.preprocessing import Preprocessing
+from lambdanet.training.data.class_names import write_names
 from lambdanet.training.run.model_dir import load_recipe
 from lambdanet.training.serving import comparison, trained_weights
 from lambdanet.training.serving.comparison import Parity, Pictures, Runner
@@ -87,11 +88,9 @@ def _export(
     trained: TrainedModel, out: str | Path, format: str, pictures: Pictures
 ) -> Parity:
     """Writes the folder of a converted model, completely or not at all, and prints the comparison."""
-    model, pre, names = (
-        in_float32(trained.model),
-        trained.preprocessing,
-        trained.class_names,
-    )
+    model = in_float32(trained.model)
+    pre = trained.preprocessing
+    names = trained.class_names
     with files.atomic_dir(files.absolute(out)) as partial:
         parity = write(
             model, partial, pre.input_size, pre.mean, pre.std, names, format, pictures
@@ -155,9 +154,7 @@ def write(
             f"model {model.name!r} cannot be written as {format}: {parity}"
         )
     Path(out, chosen.file).write_bytes(content)
-    Path(out, CLASSES).write_text(
-        "".join(f"{name}\n" for name in class_names), encoding="utf-8"
-    )
+    write_names(Path(out, CLASSES), class_names)
     return parity
 
 

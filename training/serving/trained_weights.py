@@ -92,7 +92,8 @@ def _read_names(file: str | Path, metadata: Mapping[str, str]) -> list[str]:
 
 def _match(model: keras.Model, names: list[str], known: list[str], file: str) -> None:
     """Brings the columns of a classifier in the order of the names in a file, which may also be new names."""
-    forms, known_forms = classes.normalized(names), classes.normalized(known)
+    forms = classes.normalized(names)
+    known_forms = classes.normalized(known)
     if forms == known_forms:
         return
     if set(forms) != set(known_forms):
@@ -105,6 +106,6 @@ def _match(model: keras.Model, names: list[str], known: list[str], file: str) ->
         f"the names in {file!r} are those of the weights in another order: matched by name",
         flush=True,
     )
-    columns = [known_forms.index(form) for form in forms]
+    columns = classes.find_columns(names, known)
     for variable in weight_files.classifier(model).values():
         variable.assign(K.convert_to_numpy(variable)[..., columns])
