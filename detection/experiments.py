@@ -27,7 +27,9 @@ from lambdanet.detection.modeling.backbones import (
 from lambdanet.errors import check_known
 from lambdanet.models import zoo
 
-COCO_TRAIN, COCO_VAL = 118_287, 5_000  # images of COCO 2017
+# Images of COCO 2017.
+COCO_TRAIN = 118_287
+COCO_VAL = 5_000
 # Divides the 5,000 validation images, as a TPU requires, and is a multiple of the 8 cores of a host.
 EVAL_BATCH_SIZE = 40
 
@@ -106,7 +108,7 @@ def with_zoo_backbone(stock: str, backbone: Backbone) -> ExperimentConfig:
 def equivalent_backbone(stock: hyperparams.Config) -> Backbone | None:
     """Returns the backbone of the zoo that replaces one of Model Garden, or None if there is none."""
     config = stock.get()
-    rate = config and config.get("stochastic_depth_drop_rate")
+    rate = config.get("stochastic_depth_drop_rate") if config else None
     if stock.type == "mobilenet" and config.model_id == "MobileNetV2":
         options = MobileNetV2Lambda(stochastic_depth_drop_rate=rate or 0.0)
         return Backbone(type="mobilenet_v2_lambda", mobilenet_v2_lambda=options)
@@ -152,7 +154,8 @@ def maskrcnn_lambda_resnet_coco(
 
     Anchors, levels, batch normalization and all else that the paper omits have Model Garden's defaults.
     """
-    steps, batch_size = 130_000, 256
+    steps = 130_000
+    batch_size = 256
     config = with_zoo_backbone(
         "maskrcnn_resnetfpn_coco",
         Backbone(lambda_resnet=LambdaResNet(model_id=model_id)),
@@ -162,10 +165,8 @@ def maskrcnn_lambda_resnet_coco(
     task.model.norm_activation.use_sync_bn = True
     task.losses.l2_weight_decay = 4e-5
     task.train_data.global_batch_size = batch_size
-    task.train_data.parser.aug_scale_min, task.train_data.parser.aug_scale_max = (
-        0.1,
-        2.0,
-    )
+    task.train_data.parser.aug_scale_min = 0.1
+    task.train_data.parser.aug_scale_max = 2.0
     _set_steps(config, steps, batch_size)
     boundaries = [round(steps * fraction) for fraction in (0.9, 0.95, 0.975)]
     values = [0.32, 0.032, 0.0032, 0.00032]
@@ -191,10 +192,8 @@ def maskrcnn_halo_resnet_coco(row: str = "halo_resnet_50") -> ExperimentConfig:
     task.model.input_size = [1024, 1024, 3]
     task.losses.l2_weight_decay = 4e-5
     task.train_data.global_batch_size = batch_size
-    task.train_data.parser.aug_scale_min, task.train_data.parser.aug_scale_max = (
-        4 / 5,
-        5 / 4,
-    )
+    task.train_data.parser.aug_scale_min = 4 / 5
+    task.train_data.parser.aug_scale_max = 5 / 4
     _set_steps(config, 67_500, batch_size)
     _set_learning_rate(
         config,

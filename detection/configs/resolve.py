@@ -70,7 +70,8 @@ def check_experiment(params: ExperimentConfig, mode: str) -> None:
     Raises:
       InputError: a value that cannot be used, with its key.
     """
-    task, trainer = params.task, params.trainer
+    task = params.task
+    trainer = params.trainer
     if not isinstance(task, tasks.MaskRCNNTask | tasks.RetinaNetTask):
         return
     if task.model.num_classes < 2:

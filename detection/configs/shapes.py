@@ -44,14 +44,17 @@ def _shrink_heads(model: maskrcnn.MaskRCNN) -> None:
     model.decoder.fpn.num_filters = model.rpn_head.num_filters = (
         model.detection_head.num_filters
     ) = 48
-    model.detection_head.num_convs, model.detection_head.fc_dims = 1, 128
+    model.detection_head.num_convs = 1
+    model.detection_head.fc_dims = 128
     model.detection_head.class_agnostic_bbox_pred = True
-    model.mask_head.num_convs, model.mask_head.num_filters = 4, 32
+    model.mask_head.num_convs = 4
+    model.mask_head.num_filters = 32
     model.mask_head.class_agnostic = True
     proposals = model.roi_generator
     proposals.pre_nms_top_k = proposals.test_pre_nms_top_k = 200
     proposals.num_proposals = proposals.test_num_proposals = 64
-    model.roi_sampler.num_sampled_rois, model.roi_sampler.foreground_fraction = 32, 0.5
+    model.roi_sampler.num_sampled_rois = 32
+    model.roi_sampler.foreground_fraction = 0.5
     model.mask_sampler.num_sampled_masks = 16
     model.detection_generator.pre_nms_top_k = 200
     model.detection_generator.max_num_detections = 30

@@ -67,10 +67,8 @@ def check_annotations(
     Raises:
       InputError: the first error, with the file and the id of the annotation.
     """
-    path, content = (
-        os.path.expanduser(annotation_file),
-        read_annotations(annotation_file),
-    )
+    path = os.path.expanduser(annotation_file)
+    content = read_annotations(annotation_file)
     sizes = check_images(path, content["images"], images)
     categories = _check_categories(path, content["categories"], num_classes)
     found = {
@@ -205,7 +203,8 @@ def _check_categories(
     for category in categories:
         if not isinstance(category, dict) or not {"id", "name"} <= category.keys():
             raise invalid(f"{path}: category", "an object with id and name", category)
-        number, name = category["id"], category["name"]
+        number = category["id"]
+        name = category["name"]
         where = f"{path}: id of category {name!r}"
         if not isinstance(number, int) or number < 1:
             hint = "where ids begin with 0, add 1 to each id and each category_id"
@@ -277,7 +276,8 @@ def _is_dropped(box: list[float], size: tuple[int, int]) -> bool:
 def _check_mask(
     where: str, annotation: Mapping[str, Any], size: tuple[int, int]
 ) -> None:
-    mask, name = annotation.get("segmentation"), f"{where}: segmentation"
+    mask = annotation.get("segmentation")
+    name = f"{where}: segmentation"
     hint = "" if mask else "a model with task.model.include_mask=false needs no masks"
     if annotation["iscrowd"]:
         if not isinstance(mask, dict) or not {"counts", "size"} <= mask.keys():

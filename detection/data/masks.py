@@ -28,13 +28,10 @@ def to_coco_detections(
     """
     found = []
     for index in range(int(outputs["num_detections"])):
-        score, box = (
-            float(outputs["detection_scores"][index]),
-            outputs["detection_boxes"][index],
-        )
+        score = float(outputs["detection_scores"][index])
         if score < min_confidence:
             continue
-        ymin, xmin, ymax, xmax = (float(side) for side in box)
+        ymin, xmin, ymax, xmax = map(float, outputs["detection_boxes"][index])
         detection: dict[str, Any] = {
             "category_id": int(outputs["detection_classes"][index]),
             "score": score,
@@ -44,10 +41,8 @@ def to_coco_detections(
         if "detection_masks" in outputs:
             mask = np.zeros([height, width])
             if detection["area"] > 0:  # empty boxes are more than OpenCV's warp can do
-                cells, boxes = (
-                    outputs["detection_masks"][index : index + 1],
-                    np.array([detection["bbox"]]),
-                )
+                cells = outputs["detection_masks"][index : index + 1]
+                boxes = np.array([detection["bbox"]])
                 (mask,) = mask_ops.paste_instance_masks_v2(cells, boxes, height, width)
             encoded = coco_masks.encode(np.asfortranarray(mask, np.uint8))
             detection["area"] = float(coco_masks.area(encoded))

@@ -24,12 +24,10 @@ from lambdanet.training.data import image_bytes
 
 LABELS = "image/object/class/label"
 MASKS = "image/object/mask"
-ENCODED, HEIGHT, WIDTH, SOURCE_ID = (
-    "image/encoded",
-    "image/height",
-    "image/width",
-    "image/source_id",
-)
+ENCODED = "image/encoded"
+HEIGHT = "image/height"
+WIDTH = "image/width"
+SOURCE_ID = "image/source_id"
 CORNERS = tuple(
     f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax")
 )
@@ -128,26 +126,27 @@ def use_shared_decoder() -> Iterator[None]:
 
     Patches two classes of Model Garden, whose tasks create their decoders themselves.
     """
-    detection, classification = (
-        tf_example_decoder.TfExampleDecoder,
-        classification_input.Decoder,
-    )
-    originals = detection._decode_image, classification.decode
+    detection = tf_example_decoder.TfExampleDecoder
+    classification = classification_input.Decoder
+    decode_detection = detection._decode_image
+    decode_classification = classification.decode
 
     def decode(
         self: classification_input.Decoder, record: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        features = originals[1](self, record)  # an image and a label
+        features = decode_classification(self, record)  # an image and a label
         return {
             name: image_bytes.decode(x) if x.dtype == tf.string else x
             for name, x in features.items()
         }
 
-    detection._decode_image, classification.decode = staticmethod(decode_image), decode
+    detection._decode_image = staticmethod(decode_image)
+    classification.decode = decode
     try:
         yield
     finally:
-        detection._decode_image, classification.decode = originals
+        detection._decode_image = decode_detection
+        classification.decode = decode_classification
 
 
 def decode_image(record: Mapping[str, tf.Tensor]) -> tf.Tensor:
@@ -215,7 +214,8 @@ def _find_problem(
     example: Mapping[str, tf.Tensor], num_classes: int, masks: bool
 ) -> tf.Tensor:
     """Returns the text of the first problem of a parsed record, or an empty text."""
-    labels, corners = example[LABELS].values, [example[name].values for name in CORNERS]
+    labels = example[LABELS].values
+    corners = [example[name].values for name in CORNERS]
     ymin, xmin, ymax, xmax = corners
     counts = [tf.size(labels), *map(tf.size, corners)]
     return _first_problem(
@@ -287,7 +287,8 @@ def _join(parts: Sequence[str | tf.Tensor]) -> tf.Tensor:
 def _outside(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     # Sizes differ if another check fails.
     number = tf.minimum(tf.size(low), tf.size(high))
-    low, high = low[:number], high[:number]
+    low = low[:number]
+    high = high[:number]
     return tf.reduce_any(
         (low < -CORNER_TOLERANCE) | (high > 1 + CORNER_TOLERANCE) | (low > high)
     )

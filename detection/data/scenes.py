@@ -27,7 +27,8 @@ MAX_OBJECTS = 5
 MIN_VISIBLE = 0.7  # fraction of an object that the objects in front leave visible
 # To the mean color behind an object, in at least one channel of 0 to 255.
 MIN_CONTRAST = 90
-CROWD_SIZE, CROWD_RADII = (12, 24), (4, 7)
+CROWD_SIZE = (12, 24)  # the number of its objects
+CROWD_RADII = (4, 7)
 OVERSAMPLING = 4
 
 
@@ -164,10 +165,8 @@ def draw_shape(
         np.asarray(large.resize((side, side), Image.Resampling.BOX), np.float32) / 255
     )
     coverage = np.zeros([height, width], np.float32)
-    rows, columns = (
-        slice(max(top, 0), min(top + side, height)),
-        slice(max(left, 0), min(left + side, width)),
-    )
+    rows = slice(max(top, 0), min(top + side, height))
+    columns = slice(max(left, 0), min(left + side, width))
     inner = small[
         rows.start - top : rows.stop - top, columns.start - left : columns.stop - left
     ]
@@ -268,10 +267,8 @@ def write_shapes(
         for folder in (*SPLITS, "annotations", "tfrecords"):
             os.makedirs(os.path.join(staging, folder))
         for number, (split, count) in enumerate(zip(SPLITS, (train, val), strict=True)):
-            images, prefix = (
-                os.path.join(staging, split),
-                os.path.join(staging, "tfrecords", split),
-            )
+            images = os.path.join(staging, split)
+            prefix = os.path.join(staging, "tfrecords", split)
             instances = Path(staging, "annotations", f"instances_{split}.json")
             content = _write_images(
                 images, count, (seed, number), first_id=1 + number * train
@@ -340,14 +337,15 @@ def _write_images(
 
 
 def _annotation(item: SceneObject) -> dict[str, Any]:
-    rows, columns = (np.flatnonzero(item.mask.any(axis=axis)) for axis in (1, 0))
-    x, y = int(columns[0]), int(rows[0])
+    rows, columns = np.nonzero(item.mask)
+    x = int(columns.min())
+    y = int(rows.min())
     return {
         "category_id": CLASSES.index(item.name) + 1,
         "segmentation": mask_to_run_lengths(item.mask)
         if item.crowd
         else mask_to_polygons(item.mask),
         "area": int(np.count_nonzero(item.mask)),
-        "bbox": [x, y, int(columns[-1]) + 1 - x, int(rows[-1]) + 1 - y],
+        "bbox": [x, y, int(columns.max()) + 1 - x, int(rows.max()) + 1 - y],
         "iscrowd": int(item.crowd),
     }

@@ -202,8 +202,8 @@ def _build(
     norm_activation_config: Any,
     l2_regularizer: Any = None,
 ) -> ZooBackbone:
-    family, config = backbone_config.type, backbone_config.get()
-    check_model_id(family, config.model_id)
+    config = backbone_config.get()
+    check_model_id(backbone_config.type, config.model_id)
     if not 0 <= config.stochastic_depth_drop_rate < 1:
         raise invalid(
             "stochastic_depth_drop_rate", "in [0, 1)", config.stochastic_depth_drop_rate

@@ -140,8 +140,7 @@ def check_not_of_tf_keras(keys: Iterable[str], name: str) -> None:
 def _count(keys: Iterable[str], part: str) -> int:
     """Counts the tensors of a part, or of the whole "model", in a trainer's checkpoint.
 
-    TensorFlow saves a tensor under its shortest path from the trainer: the backbone's under
-    `backbone`, the others of the model under other names.
+    TensorFlow stores each tensor under its shortest path from the trainer, such as `backbone/...`.
     """
     tensors = [key for key in keys if key.endswith(VARIABLE_SUFFIX) and SLOT not in key]
     tensors = [key for key in tensors if f"/{STATE}" not in key]

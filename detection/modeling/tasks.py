@@ -219,5 +219,5 @@ def synchronize_batch_norm(layer: keras.layers.Layer) -> None:
     """
     for part in layer.submodules:
         if isinstance(part, keras.layers.BatchNormalization):
-            # The fused kernel computes per replica.
-            part.synchronized, part.fused = True, False
+            part.synchronized = True
+            part.fused = False  # the fused kernel computes per replica

@@ -107,10 +107,10 @@ def _index(content: dict[str, Any]) -> COCO:
 def _results(truth: COCO, results: Sequence[dict[str, Any]], kind: str) -> COCO:
     """Returns the detections as pycocotools' object, with the area of the box or of the mask."""
     shape = {"bbox": "bbox", "segm": "segmentation"}[kind]
-    kept = [
-        {key: result[key] for key in ("image_id", "category_id", "score", shape)}
-        for result in results
-    ]
+    keys = ("image_id", "category_id", "score", shape)
+    kept = []
+    for result in results:
+        kept.append({key: result[key] for key in keys})
     return truth.loadRes(kept) if kept else _index({**truth.dataset, "annotations": []})
 
 
@@ -129,14 +129,10 @@ def _stats(
 
 def render_table(table: dict[str, dict[str, float]]) -> str:
     """Returns the table as text, in percent, with a dash if no object of a size is annotated."""
-    rows = [
-        [
-            kind,
-            *(
-                "-" if values[name] < 0 else f"{100 * values[name]:.1f}"
-                for name in COLUMNS
-            ),
-        ]
-        for kind, values in table.items()
-    ]
+    rows = []
+    for kind, values in table.items():
+        row = [kind]
+        for name in COLUMNS:
+            row.append("-" if values[name] < 0 else f"{100 * values[name]:.1f}")
+        rows.append(row)
     return text_table.render(["", *COLUMNS], rows)

@@ -26,32 +26,29 @@ from lambdanet.training.serving.exported_model import load_exported_model
 PREDICTIONS = "predictions.json"
 
 # Of the drawing, in pixels; small images are enlarged to fit the names.
-MIN_SIDE, MAX_SIDE = 640, 2000
+MIN_SIDE = 640
+MAX_SIDE = 2000
 MASK_OPACITY = 0.45
 PADDING = 3  # of a label, in pixels
 
 # Visible on most images and distinguishable by most people; assigned to classes in turn.
 COLORS = (
-    *(
-        "#e6194b",
-        "#3cb44b",
-        "#4363d8",
-        "#f58231",
-        "#911eb4",
-        "#008080",
-        "#f032e6",
-        "#9a6324",
-    ),
-    *(
-        "#ffe119",
-        "#42d4f4",
-        "#bfef45",
-        "#fabed4",
-        "#800000",
-        "#808000",
-        "#000075",
-        "#469990",
-    ),
+    "#e6194b",
+    "#3cb44b",
+    "#4363d8",
+    "#f58231",
+    "#911eb4",
+    "#008080",
+    "#f032e6",
+    "#9a6324",
+    "#ffe119",
+    "#42d4f4",
+    "#bfef45",
+    "#fabed4",
+    "#800000",
+    "#808000",
+    "#000075",
+    "#469990",
 )
 
 Detector = Callable[[np.ndarray], dict[str, np.ndarray]]
@@ -98,7 +95,8 @@ def predict(
         if isinstance(image, InputError):
             unreadable.append(path)
             continue
-        number, (height, width) = len(listed) + 1, image.shape[:2]
+        number = len(listed) + 1
+        height, width = image.shape[:2]
         detections = to_coco_detections(detector(image), height, width, min_confidence)
         save_picture(draw_detections(image, detections, names), picture)
         _print_detections(path, detections, names, picture)
@@ -116,8 +114,9 @@ def predict(
         "info": {"description": "lambdanet.detection.predict"},
         "images": listed,
         "annotations": found,
+        "categories": categories,
+        "unreadable": unreadable,
     }
-    results |= {"categories": categories, "unreadable": unreadable}
     write_output(Path(out).expanduser() / PREDICTIONS, json.dumps(results))
     return results
 
@@ -236,7 +235,8 @@ def _draw_label(
 ) -> Rectangle:
     """Draws a label near its box; returns its rectangle."""
     left, top, right, bottom = draw.textbbox((0, 0), text, font)
-    width, height = right - left + 2 * PADDING, bottom - top + 2 * PADDING
+    width = right - left + 2 * PADDING
+    height = bottom - top + 2 * PADDING
     place = free_label_place(
         _corners(detection["bbox"], factor), width, height, taken, size
     )
@@ -270,11 +270,9 @@ def free_label_place(
     corners += [(x0, y0 + shift * height) for shift in range(1, 5)]
     places = []
     for x, y in corners:
-        x, y = (
-            max(0.0, min(at, side - 1 - extent))
-            for at, side, extent in ((x, size[0], width), (y, size[1], height))
-        )
-        places.append((x, y, x + width, y + height))
+        left = max(0.0, min(x, size[0] - 1 - width))
+        top = max(0.0, min(y, size[1] - 1 - height))
+        places.append((left, top, left + width, top + height))
     return min(
         places, key=lambda place: sum(overlap_area(place, other) for other in taken)
     )

@@ -26,6 +26,7 @@ from lambdanet.detection.run.model_dir import (
 )
 from lambdanet.errors import invalid
 from lambdanet.files import absolute, atomic_dir, check_output_dir
+from lambdanet.training.data.class_names import write_names
 from lambdanet.training.data.image_bytes import decode
 from lambdanet.training.serving.module import ServingModule
 
@@ -49,7 +50,8 @@ class ModelGardenModule(detection_serving.DetectionModule):
     def serve(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = super().serve(images)
         # [b, 1, 2] each
-        size, scale = outputs["image_info"][:, 0:1, :], outputs["image_info"][:, 2:3, :]
+        size = outputs["image_info"][:, 0:1, :]
+        scale = outputs["image_info"][:, 2:3, :]
         boxes = tf.cast(outputs["detection_boxes"], tf.float32) / tf.tile(
             scale, [1, 1, 2]
         )
@@ -162,9 +164,9 @@ def export(
     kind = load_weights(model, params, found)
     path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
-        names_file = Path(folder, "class_names.txt")
-        names_file.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
-        served = DetectorModule(params, model, size, names, str(names_file))
+        names_file = os.path.join(folder, "class_names.txt")
+        write_names(names_file, names)
+        served = DetectorModule(params, model, size, names, names_file)
         signatures = served.signatures()
         # Without gradients, the SavedModel is smaller and faster to write and load.
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
