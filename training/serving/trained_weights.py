@@ -106,6 +106,6 @@ def _match(model: keras.Model, names: list[str], known: list[str], file: str) ->
         f"the names in {file!r} are those of the weights in another order: matched by name",
         flush=True,
     )
-    columns = classes.find_columns(names, known)
+    columns = [known_forms.index(form) for form in forms]
     for variable in weight_files.classifier(model).values():
         variable.assign(K.convert_to_numpy(variable)[..., columns])
