@@ -108,7 +108,7 @@ def with_zoo_backbone(stock: str, backbone: Backbone) -> ExperimentConfig:
 def equivalent_backbone(stock: hyperparams.Config) -> Backbone | None:
     """Returns the backbone of the zoo that replaces one of Model Garden, or None if there is none."""
     config = stock.get()
-    rate = config.get("stochastic_depth_drop_rate") if config else None
+    rate: Any = config.get("stochastic_depth_drop_rate") if config else None
     if stock.type == "mobilenet" and config.model_id == "MobileNetV2":
         options = MobileNetV2Lambda(stochastic_depth_drop_rate=rate or 0.0)
         return Backbone(type="mobilenet_v2_lambda", mobilenet_v2_lambda=options)
