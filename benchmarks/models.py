@@ -159,11 +159,10 @@ def _columns(row: Measurement, info: ModelInfo) -> dict[str, Any]:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns the table of a pass, with a line per model."""
     first = rows[0]
-    lines = [
-        [row["model"], f"{row['parameters'] / 1e6:.2f}", str(row["image_size"])]
-        + [number(row[name]) for name in COLUMNS.values()]
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        line = [row["model"], f"{row['parameters'] / 1e6:.2f}", str(row["image_size"])]
+        lines.append(line + [number(row[name]) for name in COLUMNS.values()])
     title = f"{TITLES[first['pass']]}, {first['batch']} images; x and share relative to {first['model']}\n"
     notes = [f"\n  {row['model']}: {row['note']}" for row in rows if row["note"]]
     return (

@@ -95,7 +95,7 @@ def benchmark_predictions(
         processes = "1" if program == "before" else program
         speeds, with_start, memory = np.array(measured).T
         row = {
-            "program": f"pseudo-label{' before' * (program == 'before')}",
+            "program": "pseudo-label before" if program == "before" else "pseudo-label",
             "processes": processes,
             "pictures per s": f"{np.median(speeds):.1f}",
             "x": f"{np.median(speeds / alone[processes]):.3f}",
@@ -103,12 +103,11 @@ def benchmark_predictions(
             "MB": f"{memory.max():.0f}",
         }
         rows.append(row)
-    print(
-        text_table.render(
-            list(rows[-1]), [[row.get(key, "") for key in rows[-1]] for row in rows]
-        ),
-        end="",
-    )
+    columns = list(rows[-1])
+    lines = []
+    for row in rows:
+        lines.append([row.get(column, "") for column in columns])
+    print(text_table.render(columns, lines), end="")
     return rows
 
 

@@ -44,7 +44,7 @@ def benchmark_selection(
     """
     check_counts(per_class=per_class)
     texts = predictions or [f"{number}000000" for number in (1, 2, 4, 8, 16)]
-    if not all(text.isdecimal() and int(text) for text in texts):
+    if not all(text.isdecimal() and int(text) > 0 for text in texts):
         raise invalid("predictions", "positive integers", texts)
     results.announce("float32")
     rows = []

@@ -48,10 +48,13 @@ def benchmark_startup(
     builders: dict[str, Callable[[], keras.Model]] = {BASELINE: _build_baseline}
     builders |= {network.text: network.create for network in networks}
     results.announce("float32")
-    turns = [
-        {name: _start(build, sizes.get(name, 224)) for name, build in builders.items()}
-        for _ in range(repeats + 1)
-    ][1:]
+    turns = []
+    for _ in range(repeats + 1):
+        turn = {}
+        for name, build in builders.items():
+            turn[name] = _start(build, sizes.get(name, 224))
+        turns.append(turn)
+    del turns[0]
     rows: list[dict[str, str | float]] = []
     for name in builders:
         row: dict[str, str | float] = {"model": name}
@@ -69,10 +72,10 @@ def benchmark_startup(
 def table(rows: Sequence[dict[str, str | float]]) -> str:
     """Returns a table with a line per model."""
     names = ("build_seconds", "build_ratio", "first_step_seconds", "first_step_ratio")
-    cells = [
-        [str(row["model"]), *(number(float(row[name]), 3) for name in names)]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        numbers = [number(float(row[name]), 3) for name in names]
+        cells.append([str(row["model"]), *numbers])
     return text_table.render(["", "build s", "x", "first step s", "x"], cells).rstrip()
 
 

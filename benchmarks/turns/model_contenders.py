@@ -81,12 +81,13 @@ def build(name: str, case: ModelCase) -> Run:
     if K.ENGINE == "tensorflow":
         return compile_runner(lambda *batch: model.train_step(batch), [images, labels])
     model.optimizer.build(model.trainable_variables)
-    parts = (
+    groups = (
         model.trainable_variables,
         model.non_trainable_variables,
         model.optimizer.variables,
+        model.metrics_variables,
     )
-    state = [
-        [v.value for v in variables] for variables in (*parts, model.metrics_variables)
-    ]
+    state = []
+    for group in groups:
+        state.append([variable.value for variable in group])
     return compile_runner(model.train_step, [state, (images, labels)])

@@ -132,11 +132,11 @@ def plots(rows: Sequence[Measurement], machine: Machine) -> dict[str, bytes]:
     """Returns PNG files by name: the time per call, and the memory if it is known."""
     passes = "full dots: forward + backward, empty dots: forward"
     footer = f"{ran_on([row.device for row in rows], machine)}, {rows[0].case.dtype}"
-    times = [
-        _dot(row, *(row.milliseconds(q) or 0.0 for q in (0.5, 0, 1)))
-        for row in rows
-        if row.seconds
-    ]
+    times = []
+    for row in rows:
+        if row.seconds:
+            quantiles = [row.milliseconds(q) or 0.0 for q in (0.5, 0, 1)]
+            times.append(_dot(row, *quantiles))
     memory = [
         _dot(row, *[row.mebibytes() or 0.0] * 3) for row in rows if row.peak_bytes
     ]
@@ -170,7 +170,8 @@ def draw(dots: Sequence[Dot], title: str, footer: str) -> bytes:
     blocks: dict[str, list[str]] = {}
     for dot in dots:
         names = blocks.setdefault(dot.block, [])
-        names += [dot.name] * (dot.name not in names)
+        if dot.name not in names:
+            names.append(dot.name)
     heights = [len(names) + 2 for names in blocks.values()]
     figure = Figure(
         figsize=(3 + 2.5 * len(columns), 2 + 0.22 * sum(heights)),

@@ -43,16 +43,17 @@ def activation_mib(setup: Setup) -> float:
 
     model = build_network(setup)
     inputs = np.zeros([training.BATCH, *setup.task.shape], np.float32)
-    weights = [
-        [weight.value for weight in part]
-        for part in (model.trainable_weights, model.non_trainable_weights)
-    ]
+    trained = [weight.value for weight in model.trainable_weights]
+    fixed = [weight.value for weight in model.non_trainable_weights]
 
     def loss(trainable: Any, others: Any, inputs: Any) -> Any:
         return model.stateless_call(trainable, others, inputs, training=True)[0].sum()
 
     analysis = (
-        jax.jit(jax.grad(loss)).lower(*weights, inputs).compile().memory_analysis()
+        jax.jit(jax.grad(loss))
+        .lower(trained, fixed, inputs)
+        .compile()
+        .memory_analysis()
     )
     return float(getattr(analysis, "temp_size_in_bytes", np.nan)) / 2**20
 

@@ -126,18 +126,20 @@ def has_form(setup: Setup) -> bool:
 
 def phases(tasks: Sequence[str] = ()) -> list[list[Setup]]:
     """Returns the setups of the plan, or of some tasks, by phase: the headline, then the factors."""
-    headline = [
-        [Setup(task, operator) for task in phase for operator in OPERATORS]
-        for phase in PHASES
-    ]
-    others = [
-        [setup for setup in factor.setups() if setup.settings] for factor in FACTORS
-    ]
-    chosen = [
-        [s for s in phase if has_form(s) and s.task_name in (tasks or TASKS)]
-        for phase in headline + others
-    ]
-    return [phase for phase in chosen if phase]
+    planned = []
+    for phase in PHASES:
+        planned.append(
+            [Setup(task, operator) for task in phase for operator in OPERATORS]
+        )
+    for factor in FACTORS:
+        planned.append([setup for setup in factor.setups() if setup.settings])
+    accepted = tasks or TASKS
+    chosen = []
+    for setups in planned:
+        left = [s for s in setups if has_form(s) and s.task_name in accepted]
+        if left:
+            chosen.append(left)
+    return chosen
 
 
 def headline() -> list[Setup]:
@@ -239,10 +241,9 @@ def _seconds(setup: Setup, rows: dict[Cell, Row]) -> float:
 
     measured = [(cell.setup, float(row["seconds"])) for cell, row in rows.items()]
     own = [seconds for of, seconds in measured if of == setup]
-    rates = {
-        of: [s / work(of) for other, s in measured if other == of]
-        for of in dict(measured)
-    }
+    rates: dict[Setup, list[float]] = {}
+    for of, seconds in measured:
+        rates.setdefault(of, []).append(seconds / work(of))
     same = [
         rate
         for of, found in rates.items()

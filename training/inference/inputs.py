@@ -227,17 +227,13 @@ def _cut_files(
         list(map(int, order[begin : begin + part_size]))
         for begin in range(0, len(found), part_size)
     ]
-    return Inputs(
-        f"{len(found)} files",
-        _digest(
-            f"{name}:{_size(os.path.join(root, name))}"
-            for name in (found[index] for index in order)
-        ),
-        [
-            FilePart(at, len(ranks), root, [found[rank] for rank in ranks], ranks)
-            for at, ranks in enumerate(parts)
-        ],
-    )
+    names = [found[index] for index in order]
+    digest = _digest(f"{name}:{_size(os.path.join(root, name))}" for name in names)
+    file_parts = []
+    for number, ranks in enumerate(parts):
+        own = [found[rank] for rank in ranks]
+        file_parts.append(FilePart(number, len(ranks), root, own, ranks))
+    return Inputs(f"{len(found)} files", digest, file_parts)
 
 
 def _size(path: str) -> int:

@@ -24,7 +24,7 @@ from lambdanet.errors import InputError, one_line
 from lambdanet.files import write_output
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords, check_number
-from lambdanet.training.data.image_files import escape_unprintable
+from lambdanet.training.data.drawing import escape_unprintable
 from lambdanet.training.inference.classifier import Rows, SharedClassifier
 from lambdanet.training.inference.inputs import Part
 from lambdanet.training.inference.progress import (

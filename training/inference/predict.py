@@ -90,7 +90,9 @@ def predict_files(
     check_known("format", format, FORMATS)
     bad_records = BadRecords(max_bad_records)
     classifier = SharedClassifier(absolute(saved_model), num_workers)
-    class_names = classifier.get().class_names
+    # Held here, so that it is still loaded when the workers of this process ask for it.
+    loaded = classifier.get()
+    class_names = loaded.class_names
     folder = absolute(out)
     check_apart(data, folder)
     inputs = open_inputs(data, split, data_dir, shard_size, None, bad_records)

@@ -16,7 +16,9 @@ from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import read_remote, write_output
 from lambdanet.training.run.run_lock import locked
 
-FOLDER, SETTINGS, RESULT = ".progress", "settings.json", "result.json"
+FOLDER = ".progress"
+SETTINGS = "settings.json"
+RESULT = "result.json"
 BINS = 50  # in the histogram of confidences
 
 

@@ -88,7 +88,9 @@ def pseudo_label(
     if root.is_dir() and Path(os.path.commonpath(paths)) in paths:
         raise invalid("out", f"a folder apart from the data in {data!r}", str(out))
     classifier = SharedClassifier(absolute(saved_model), num_workers)
-    class_names = classifier.get().class_names
+    # Held here, so that it is still loaded when the workers of this process ask for it.
+    loaded = classifier.get()
+    class_names = loaded.class_names
     inputs = open_inputs(data, split, data_dir, shard_size, seed, bad_records)
     if len(inputs.parts) > MAX_PARTS:
         least = -(-sum(part.size for part in inputs.parts) // MAX_PARTS)
@@ -129,9 +131,8 @@ def pseudo_label(
 def summarize(manifest: dict[str, Any]) -> str:
     """Returns a line about a manifest."""
     counts = manifest["per_class"].values()
-    total, taken = (
-        sum(count[name] for count in counts) for name in ("records", "taken")
-    )
+    total = sum(count["records"] for count in counts)
+    taken = sum(count["taken"] for count in counts)
     return (
         f"{total} records of {taken} pictures in {len(manifest['shards'])} files; {manifest['seen']} "
         f"pictures seen, {manifest['below']} below confidence {manifest['settings']['min_confidence']:g}, "

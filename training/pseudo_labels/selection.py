@@ -13,7 +13,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 MAX_NAMES = 25  # class names that fit under the bars
-INK, BLUE, LIGHT, RED = "#111827", "#2563eb", "#bfd3fb", "#dc2626"
+INK = "#111827"
+BLUE = "#2563eb"
+LIGHT = "#bfd3fb"
+RED = "#dc2626"
 
 RANK_BITS = 33  # of a key; the rest is for the bits of a float32 from 0 to 2
 

@@ -232,7 +232,9 @@ class FirstCandidates(beam.DoFn):
         kept = keep_first(
             np.concatenate(self._labels), np.concatenate(self._keys), self._per_class
         )
-        self._labels, self._keys, self._size = [kept[0]], [kept[1]], 0
+        self._labels = [kept[0]]
+        self._keys = [kept[1]]
+        self._size = 0
 
 
 def _number_files(parts: list[int]) -> dict[int, int]:

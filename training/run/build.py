@@ -32,15 +32,17 @@ def build_resizable_model(recipe: Recipe) -> keras.Model:
     variants = [
         build_model(dataclasses.replace(recipe, input_size=size)) for size in sizes
     ]
-    shapes = {
-        tuple(tuple(weight.shape) for weight in variant.weights) for variant in variants
-    }
+    shapes = set(map(_weight_shapes, variants))
     if len(shapes) > 1:
         accepted = (
             f"empty for {recipe.model}, which has weights that depend on the size"
         )
         raise invalid("sizes", accepted, recipe.sizes)
     return build_model(recipe, any_size=True)
+
+
+def _weight_shapes(model: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(weight.shape) for weight in model.weights)
 
 
 def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:

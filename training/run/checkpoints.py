@@ -168,11 +168,8 @@ class Checkpoints:
             f"{AVERAGE}{compat.variable_name(weight)}": average
             for weight, average in pairs
         }
-        others = [
-            v
-            for v in self.optimizer.variables
-            if all(v is not a for a in self.averages)
-        ]
+        averaged = set(map(id, self.averages))
+        others = [v for v in self.optimizer.variables if id(v) not in averaged]
         seeds = [
             variable for variable in self.model.variables if SEEDS in variable.path
         ]

@@ -254,7 +254,7 @@ def test_second_run_in_a_folder_is_rejected(color_teacher, pictures, tmp_path):
         (
             "predict",
             ["--split=train"],
-            "unknown flag of `predict` '--split'; did you mean --top?",
+            "unknown flag of `predict` '--split'; did you mean --top or --out or --help or --saved_model?",
         ),
         (
             "predict-many",
