@@ -15,7 +15,7 @@
 #   make test-tensorflow-2.21   layers, models and training with TensorFlow 2.21, in .venv-2.21
 #   make coverage   make test-all, and the lines of the library that it ran: at least 95 %
 #   make check   lint, and the tests nearest to what changed, in a minute; before each commit
-#   make lint    ruff, mypy and the budgets of tokens
+#   make lint    ruff, mypy and the measure in pyproject.toml
 #   make docs    the documentation, as static pages in docs/_build
 #   make tables  write the tables of the README and the documentation, and the pages of the model families
 #   make figures  draw the pictures of the README and the documentation
@@ -146,7 +146,7 @@ lint: .venv/dev.stamp
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy
-	$(BIN)/python tests/count_tokens.py
+	$(BIN)/python tests/measure.py
 
 format: .venv/dev.stamp
 	$(BIN)/python -m ruff check --fix

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds statements that are too dense to read at a glance, and prints how many each room has.
+"""Finds statements that are too dense to read at a glance; `make lint` accepts none.
 
     find("a, b, c = 1, 2, 3")  ->  [(1, "3 values assigned in one statement")]
 
@@ -8,38 +8,13 @@ comprehension, an assignment of several things, and truth values used as numbers
 """
 
 import ast
-import sys
-import tomllib
-from collections import Counter
 from collections.abc import Iterator
-
-import count_tokens
-import source_tree
-from source_tree import FLOORS, ROOT
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.Tuple, *COMPREHENSIONS)
 # Functions whose results are no truth values, though Python can test them.
 CONSTRUCTORS = {"dict", "float", "int", "len", "list", "set", "sorted", "str", "tuple"}
 TESTS = {"all", "any", "bool", "callable", "hasattr", "isinstance", "issubclass"}
-
-
-def main(rooms: list[str]) -> None:
-    """Prints the complaints in each room, or line by line those in the rooms that are named."""
-    budgets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["lambdanet"]
-    counts: dict[str, Counter[str]] = {
-        room: Counter() for room in budgets["max_tokens"]
-    }
-    for floor in FLOORS:
-        for path in source_tree.files_of(floor):
-            room = count_tokens.room_of(path, budgets["max_tokens"])
-            source = path.read_text(encoding="utf-8")
-            for line, complaint in find(source):
-                counts[room][complaint] += 1
-                if room in rooms:
-                    print(f"{path.relative_to(ROOT)}:{line}: {complaint}")
-    for room, count in counts.items():
-        print(room, *(f"\n    {number:4} {text}" for text, number in count.items()))
 
 
 def find(source: str) -> list[tuple[int, str]]:
@@ -61,12 +36,12 @@ def _find_comprehensions(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _find_assignments(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yields the assignments of several values, as in `self.a, self.b = a, b`."""
+    """Yields the assignments of three values and more, as in `a, b, c = 1, 2, 3`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
             for target in node.targets:
-                if isinstance(target, ast.Tuple):
-                    number = len(target.elts)
+                number = len(target.elts) if isinstance(target, ast.Tuple) else 0
+                if number > 2:
                     yield node.lineno, f"{number} values assigned in one statement"
 
 
@@ -133,7 +108,3 @@ def _is_text(node: ast.expr) -> bool:
 def _is_word(node: ast.expr) -> bool:
     """Returns whether an expression is a text with two letters or more."""
     return isinstance(node, ast.Constant) and sum(map(str.isalpha, str(node.value))) > 1
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the code with the measure in pyproject.toml, `tool.lambdanet`, as `make lint` does.
+
+The measure is the tokens of code of each room, the number of modules, the public names and the flags. No
+statement may be dense (`density`).
+"""
+
+import importlib
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+
+import count_tokens
+import density
+import source_tree
+from source_tree import BESIDE, FLOORS, ROOT
+
+import lambdanet
+from lambdanet import cli
+
+DETECTION = ("check", "evaluate", "export", "predict", "shapes", "train")
+
+
+def main() -> str | None:
+    """Prints the measure, and returns what is wrong, a line for each."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    measure = pyproject["tool"]["lambdanet"]
+    problems = [
+        *_check_tokens(measure["max_tokens"]),
+        *_check_modules(measure["max_modules"]),
+        *_compare("public_names", measure["public_names"], lambdanet.__all__),
+        *_check_flags(measure["flags"]),
+        *_check_density(),
+    ]
+    return "\n".join(problems) or None
+
+
+def _check_tokens(budgets: dict[str, int]) -> Iterator[str]:
+    counts = count_tokens.count_rooms(budgets)
+    for room, budget in budgets.items():
+        print(f"{room:24}{counts[room]:10,} of {budget:,} tokens of code")
+        if counts[room] > budget:
+            yield f"{room} is {counts[room] - budget:,} tokens over its budget"
+    total = counts.total()
+    lines = 0
+    for floor in FLOORS:
+        for path in source_tree.files_of(floor):
+            lines += count_tokens.lines_of_code(path.read_text(encoding="utf-8"))
+    print(f"{'all rooms':24}{total:10,}, {total / lines:.2f} on a line of code")
+
+
+def _check_modules(most: int) -> Iterator[str]:
+    installed = [floor for floor in FLOORS if floor not in BESIDE]
+    number = sum(len(source_tree.files_of(floor)) for floor in installed)
+    print(f"{'modules in the wheel':24}{number:10} of {most}")
+    if number > most:
+        yield f"the wheel has {number} modules, max_modules is {most}"
+
+
+def _check_flags(frozen: dict[str, list[str]]) -> Iterator[str]:
+    """Compares the flags of all commands with the frozen ones."""
+    commands = list(cli.COMMANDS)
+    for name in DETECTION:
+        commands.append(importlib.import_module(f"lambdanet.detection.{name}").COMMAND)
+    found = {command.invocation: command.flags for command in commands}
+    yield from _compare("the commands of flags", frozen, found)
+    for invocation in frozen.keys() & found.keys():
+        flags = [flag.name for flag in found[invocation]]
+        yield from _compare(f"flags of {invocation}", frozen[invocation], flags)
+
+
+def _compare(what: str, frozen: Iterable[str], found: Iterable[str]) -> Iterator[str]:
+    """Yields a line for names that are not in the frozen list, and one for those that are gone."""
+    if added := sorted(set(found) - set(frozen)):
+        yield f"not in {what}, in pyproject.toml: {', '.join(added)}"
+    if gone := sorted(set(frozen) - set(found)):
+        yield f"only in {what}, in pyproject.toml: {', '.join(gone)}"
+
+
+def _check_density() -> Iterator[str]:
+    for floor in FLOORS:
+        for path in source_tree.files_of(floor):
+            for line, complaint in density.find(path.read_text(encoding="utf-8")):
+                yield f"{path.relative_to(ROOT)}:{line}: {complaint}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
