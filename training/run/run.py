@@ -1,5 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training run: the model, the optimizer and the checkpoints, from building to the report."""
+"""A training run: the model, the optimizer and the checkpoints, from building to the report.
+
+`Run.fit` calls `keras.Model.fit` once per phase, epochs with one size of images and the
+same frozen layers. The order of an epoch:
+
+1. `Dataset.train(step, shard)` (training/data/dataset.py) yields its batches, from the
+   step at which the run stands: indices are shuffled by the seed and the number of the
+   epoch, so a resumed run gets the same batches. Each picture is read, decoded,
+   augmented (preprocess.py) and mixed with others (mixing.py).
+2. For each batch, Keras calls the compiled step: forward pass, the loss of
+   `compile_model` (losses.py), gradients, and the update of `build_optimizer`
+   (optimizers.py: decay, clipping, averages; schedules.py: the learning rate).
+   `accumulate_steps` divides the batch (train_step.py).
+3. After each step, the callbacks in the order of `create_callbacks`: the guard checks
+   that the loss is finite, and `SaveCheckpoints` writes a checkpoint every `save_every`
+   steps, and where a stop was requested.
+4. Keras evaluates the validation data, with the averaged weights where the recipe has
+   `ema_decay`. A run that is stopped here saves the sums of its training metrics, and
+   repeats the evaluation alone (`finish_epoch`).
+5. At the end of the epoch, in the same order: the guard checks the weights; then come
+   the images per second, history.csv, TensorBoard, the user's callbacks and the best
+   epoch (best_epoch.py). The checkpoint is the last, so that everything before it is
+   recorded. A run that is out of `patience` ends here.
+6. `Run` unfreezes layers where the recipe says so, and begins the next phase.
+"""
 
 import dataclasses
 import functools
