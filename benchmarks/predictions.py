@@ -43,10 +43,10 @@ print(len(images) / (time.monotonic() - begin))
 def benchmark_predictions(
     pictures: int = 20_000, rounds: int = 1, before: str | None = None
 ) -> list[dict[str, str]]:
-    """Compares `pseudo-label` with 1 and 2 processes, and of an earlier checkout, with `model.predict` alone.
+    """Compares `pseudo-label` with 1 and 2 workers, and of an earlier checkout, with `model.predict` alone.
 
     They take turns on the same drawn pictures, JPEGs of 96 pixels. The ratio is to the same number of
-    processes with `model.predict` at the same time, which share the cores alike.
+    processes with `model.predict` at the same time, which share the cores alike; before: to 2.
 
     Args:
       pictures: the number of pictures.
@@ -86,17 +86,17 @@ def benchmark_predictions(
     rows = [
         {
             "program": "model.predict",
-            "processes": processes,
+            "workers": processes,
             "pictures per s": f"{np.median(rates):.1f}",
         }
         for processes, rates in alone.items()
     ]
     for program, measured in turns.items():
-        processes = "1" if program == "before" else program
+        processes = "2" if program == "before" else program
         speeds, with_start, memory = np.array(measured).T
         row = {
             "program": "pseudo-label before" if program == "before" else "pseudo-label",
-            "processes": processes,
+            "workers": processes,
             "pictures per s": f"{np.median(speeds):.1f}",
             "x": f"{np.median(speeds / alone[processes]):.3f}",
             "with start": f"{np.median(with_start):.1f}",
@@ -165,7 +165,7 @@ def _measure(
         f"--batch_size={BATCH_SIZE}",
         f"--shard_size={SHARD_SIZE}",
     ]
-    workers = [] if processes == "before" else [f"--direct_num_workers={processes}"]
+    workers = [] if processes == "before" else [f"--num_workers={processes}"]
     command = [
         sys.executable,
         "-P",
