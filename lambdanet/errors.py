@@ -56,6 +56,11 @@ def invalid(name: str, accepted: str, value: object, hint: str = "") -> InputErr
     return InputError(f"{name} must be {accepted}, got {short(value)}{end}")
 
 
+def escape_unprintable(text: str) -> str:
+    r"""Returns a text with line breaks and other unprintable characters as escapes, such as `\n`."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 def one_line(error: BaseException) -> str:
     """Returns the message of an exception of a library on one line, or else the name of its class."""
     text = " ".join(str(getattr(error, "message", error)).split())

@@ -12,10 +12,9 @@ import tensorflow as tf
 from PIL import Image, ImageDraw, ImageFont
 
 from lambdanet.detection.data.masks import decode_mask, to_coco_detections
-from lambdanet.errors import InputError, invalid
+from lambdanet.errors import InputError, escape_unprintable, invalid
 from lambdanet.files import check_replaceable, write_output
 from lambdanet.training.data.drawing import (
-    escape_unprintable,
     percent,
     picture_paths,
     save_picture,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from lambdanet.errors import InputError, invalid
+from lambdanet.errors import InputError, escape_unprintable, invalid
 
 DEFAULT_LIMIT = 100
 DEFAULT_SHARE = 0.1
@@ -123,8 +123,9 @@ def describe_left_out(folder: str, files: Sequence[str], total: int) -> str:
 def check_number(names: Sequence[str], limit: int) -> None:
     """Raises `InputError` for more names of bad records than a limit."""
     if len(names) > limit:
+        last = escape_unprintable(names[-1])
         raise InputError(
-            f"{len(names)} records cannot be read, the last of them {names[-1]}; max_bad_records is {limit}"
+            f"{len(names)} records cannot be read, the last of them {last}; max_bad_records is {limit}"
         )
 
 
@@ -221,7 +222,8 @@ class BadRecords:
         self.names.append(name)
         count = len(self.names)
         print(
-            f"skipped {name}: it cannot be read ({count} of at most {self.limit} bad records)",
+            f"skipped {escape_unprintable(name)}: it cannot be read "
+            f"({count} of at most {self.limit} bad records)",
             flush=True,
         )
         check_number(self.names, self.limit)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from lambdanet.errors import escape_unprintable
 from lambdanet.files import MARKED_PNG, check_replaceable, writable_dir, write_output
 
 # All in pixels.
@@ -25,11 +26,6 @@ FRAME = "#d1d5db"
 TRACK = "#eef1f5"  # the whole length of a bar
 FIRST = "#2563eb"  # the bar of the first class
 OTHERS = "#93b4f5"
-
-
-def escape_unprintable(text: str) -> str:
-    r"""Returns a text with line breaks and other unprintable characters as escapes, such as `\n`."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def percent(probability: float) -> str:

@@ -24,7 +24,6 @@ from lambdanet.errors import InputError, one_line
 from lambdanet.files import write_output
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords, check_number
-from lambdanet.training.data.drawing import escape_unprintable
 from lambdanet.training.inference.classifier import Rows, SharedClassifier
 from lambdanet.training.inference.inputs import Part
 from lambdanet.training.inference.progress import (
@@ -87,7 +86,7 @@ class Submitted:
         names = [name for _, name, _ in self._pictures]
         for name, row in zip(names, rows, strict=True):
             if row is None:
-                bad_records.skip(escape_unprintable(name))
+                bad_records.skip(name)
         if task.write:
             task.write(self.part, names, rows)
         predictions = select_candidates(
@@ -126,7 +125,7 @@ class PredictPart(beam.DoFn):
         if progress.has(part.number):
             with progress.open(part.number) as predictions:
                 for name in predictions["unreadable"].tolist():
-                    self._bad_records.skip(escape_unprintable(name))
+                    self._bad_records.skip(name)
             self._bar.total -= part.size
             yield part
             return

@@ -11,11 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from lambdanet import text_table
-from lambdanet.errors import InputError, check_count, invalid
+from lambdanet.errors import InputError, check_count, escape_unprintable, invalid
 from lambdanet.files import check_replaceable, writable_dir, write_output
 from lambdanet.training.data.drawing import (
     draw_prediction,
-    escape_unprintable,
     percent,
     picture_paths,
     save_picture,
