@@ -2,18 +2,13 @@
 """Commands from functions: their flags and help are those of a signature and a docstring.
 
     def predict(images: Annotated[Sequence[str], "IMAGE..."], saved_model: Folder, top: int = 5) -> None:
-        '''Prints the top classes of image files with an exported model.
-
-Args:
-          images: image files, and folders of them.
-          saved_model: the folder that `lambdanet export` wrote.
-          top: the number of classes to print.
-        '''
+        ...
 
     PREDICT = command(predict, positional="images", examples=("lambdanet predict --saved_model=m a.png",))
 
-is `lambdanet predict --saved_model=DIR [--top=N] IMAGE...`. A parameter without a default is required, a
-`bool` is a switch, and the text of an `Annotated` stands for the value in the help.
+is `lambdanet predict --saved_model=DIR [--top=N] IMAGE...`. A parameter without a default is required, and a
+`bool` is a switch. The first text of an `Annotated` stands for the value in the help. The docstring of the
+function describes its parameters; a second text of the `Annotated` does so where several functions share it.
 """
 
 import inspect
@@ -80,7 +75,7 @@ def command(
         function(**given)
 
     return Command(
-        name or function.__name__.strip("_").replace("_", "-"),
+        name or function.__name__.replace("_", "-"),
         summary,
         run,
         flags=tuple(accepted.values()),
@@ -115,11 +110,12 @@ def _flag(
 ) -> Flag:
     """Returns the flag of a parameter, with its default in the help."""
     kind, extras = _unwrap(hint)
-    is_many = typing.get_origin(kind) not in (None, types.UnionType)
+    is_many = typing.get_origin(kind) is not None
+    texts = [extra for extra in extras if isinstance(extra, str)]
     name = parameter.name
     is_required = parameter.default is inspect.Parameter.empty
     default = None if is_required else parameter.default
-    help = descriptions[name]
+    help = descriptions[name] if name in descriptions else texts[1]
     is_empty = default is None or default is False or default in ((), "")
     if not (is_required or is_empty or "default" in help):
         help = f"{help} (default: {_shown(default)})"
@@ -131,7 +127,6 @@ def _flag(
     else:
         define = _DEFINE[kind]
         placeholder = _PLACEHOLDERS.get(kind, name.upper())
-    texts = [extra for extra in extras if isinstance(extra, str)]
     if texts:
         placeholder = texts[0]
     if is_many and default is not None:

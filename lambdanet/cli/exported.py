@@ -4,10 +4,29 @@
 from collections.abc import Sequence
 from typing import Annotated
 
+from lambdanet.cli.training import MaxBadRecords
 from lambdanet.errors import Unfinished, invalid
 from lambdanet.signatures import Folder, Repeated, command
 
-Options = Annotated[Sequence[str], Repeated, "OPTION"]
+Split = Annotated[str, "SPLIT", "split of TFRecords, a dataset or a table"]
+DataDir = Annotated[
+    str | None,
+    "DIR",
+    "folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files",
+]
+BatchSize = Annotated[int, "N", "pictures per batch"]
+ShardSize = Annotated[int, "N", "pictures per file, and per task of a worker"]
+NumWorkers = Annotated[
+    int | None,
+    "N",
+    "batches that a process predicts at the same time (default: the number of cores)",
+]
+Options = Annotated[
+    Sequence[str],
+    Repeated,
+    "OPTION",
+    "option of Apache Beam, such as --runner=FlinkRunner; also all words after ` -- `",
+]
 
 
 def predict(
@@ -38,12 +57,12 @@ def predict_many(
     out: Folder,
     format: str = "csv",
     top: int = 5,
-    split: str = "train",
-    data_dir: Folder | None = None,
-    batch_size: int = 64,
-    shard_size: int = 1024,
-    max_bad_records: int | None = None,
-    num_workers: int | None = None,
+    split: Split = "train",
+    data_dir: DataDir = None,
+    batch_size: BatchSize = 64,
+    shard_size: ShardSize = 1024,
+    max_bad_records: MaxBadRecords = None,
+    num_workers: NumWorkers = None,
     beam_options: Options = (),
 ) -> None:
     """Writes the top classes of many pictures into files, on Apache Beam.
@@ -54,14 +73,6 @@ def predict_many(
       out: folder for the files and manifest.json.
       format: csv, jsonl or tfrecord.
       top: number of classes to write.
-      split: split of TFRecords, a dataset or a table.
-      data_dir: folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files.
-      batch_size: pictures per batch.
-      shard_size: pictures per file, and per task of a worker.
-      max_bad_records: largest number of unreadable images, and of other files, to leave out (default: 100
-        images, and a tenth of each class's files).
-      num_workers: batches that a process predicts at the same time (default: the number of cores).
-      beam_options: option of Apache Beam, such as --runner=FlinkRunner; also all words after ` -- `.
     """
     if out.endswith((".csv", ".jsonl")):
         raise invalid("out", "a folder", out)
@@ -92,12 +103,12 @@ def pseudo_label(
     per_class: int | None = None,
     label_mode: Annotated[str, "MODE"] = "soft",
     seed: int = 0,
-    split: str = "train",
-    data_dir: Folder | None = None,
-    batch_size: int = 64,
-    shard_size: int = 1024,
-    max_bad_records: int | None = None,
-    num_workers: int | None = None,
+    split: Split = "train",
+    data_dir: DataDir = None,
+    batch_size: BatchSize = 64,
+    shard_size: ShardSize = 1024,
+    max_bad_records: MaxBadRecords = None,
+    num_workers: NumWorkers = None,
     beam_options: Options = (),
 ) -> None:
     """Labels pictures with an exported model, as balanced training data.
@@ -110,14 +121,6 @@ def pseudo_label(
       per_class: records per class: the most confident, with copies if there are fewer (default: the mean).
       label_mode: soft (the default: the probabilities of all classes) or hard.
       seed: random seed.
-      split: split of TFRecords, a dataset or a table.
-      data_dir: folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files.
-      batch_size: pictures per batch.
-      shard_size: pictures per file, and per task of a worker.
-      max_bad_records: largest number of unreadable images, and of other files, to leave out (default: 100
-        images, and a tenth of each class's files).
-      num_workers: batches that a process predicts at the same time (default: the number of cores).
-      beam_options: option of Apache Beam, such as --runner=FlinkRunner; also all words after ` -- `.
     """
     from lambdanet.training.pseudo_labels import label
 

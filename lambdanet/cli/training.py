@@ -14,7 +14,29 @@ from lambdanet.which_keras import use_backend
 if TYPE_CHECKING:
     from lambdanet.configs.recipe import Recipe
 
-Settings = Annotated[Sequence[str], Repeated, "KEY=VALUE"]
+Settings = Annotated[
+    Sequence[str],
+    Repeated,
+    "KEY=VALUE",
+    "change a field of the recipe; may be repeated",
+]
+DataDir = Annotated[
+    str | None,
+    "DIR",
+    "folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else "
+    "~/tensorflow_datasets)",
+]
+MaxBadRecords = Annotated[
+    int | None,
+    "N",
+    "largest number of unreadable images, and of other files, to leave out (default: 100 images, and a tenth "
+    "of each class's files)",
+]
+Backend = Annotated[
+    str | None,
+    "BACKEND",
+    "tensorflow or jax (default: that of KERAS_BACKEND or ~/.keras/keras.json, else tensorflow)",
+]
 FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
 BACKENDS = ("tensorflow", "jax")
 
@@ -41,7 +63,6 @@ def print_recipe(recipe: Name | None = None, set: Settings = ()) -> None:
 
     Args:
       recipe: name of a recipe, or a file recipe.json (default: list the names).
-      set: change a field of the recipe; may be repeated.
     """
     from lambdanet.configs.recipe import to_json
 
@@ -51,9 +72,9 @@ def print_recipe(recipe: Name | None = None, set: Settings = ()) -> None:
 def train(
     recipe: Name,
     model_dir: Folder,
-    data_dir: Folder | None = None,
-    max_bad_records: int | None = None,
-    backend: str | None = None,
+    data_dir: DataDir = None,
+    max_bad_records: MaxBadRecords = None,
+    backend: Backend = None,
     distribute: Annotated[str, "CHOICE"] = "auto",
     class_map: File | None = None,
     tpu: str | None = None,
@@ -68,11 +89,6 @@ def train(
     Args:
       recipe: the recipe to train, such as digits, or a file recipe.json.
       model_dir: folder for the run's recipe, checkpoints and logs.
-      data_dir: folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else
-        ~/tensorflow_datasets).
-      max_bad_records: largest number of unreadable images, and of other files, to leave out (default: 100
-        images, and a tenth of each class's files).
-      backend: tensorflow or jax (default: that of KERAS_BACKEND or ~/.keras/keras.json, else tensorflow).
       distribute: auto (the default: all GPUs), one_device, mirrored, multi_worker (with TF_CONFIG) or tpu.
       class_map: names of the classes in the order of their labels, one per line, as timm's (default: the
         data's).
@@ -81,7 +97,6 @@ def train(
       steps_per_execution: steps per call of the compiled function, for TPUs.
       callback: function(recipe, model_dir) that returns a Keras callback; may be repeated (default: none).
       deterministic: make runs of the same recipe bitwise reproducible; slower.
-      set: change a field of the recipe; may be repeated.
     """
     changed = _recipe(recipe, set)
     use_backend(backend, BACKENDS)
@@ -151,9 +166,9 @@ def _recipes() -> str:
 
 def evaluate(
     model_dir: Folder,
-    data_dir: Folder | None = None,
-    max_bad_records: int | None = None,
-    backend: str | None = None,
+    data_dir: DataDir = None,
+    max_bad_records: MaxBadRecords = None,
+    backend: Backend = None,
     split: str | None = None,
     out: Folder | None = None,
 ) -> None:
@@ -161,11 +176,6 @@ def evaluate(
 
     Args:
       model_dir: folder of a run of `lambdanet train`.
-      data_dir: folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else
-        ~/tensorflow_datasets).
-      max_bad_records: largest number of unreadable images, and of other files, to leave out (default: 100
-        images, and a tenth of each class's files).
-      backend: tensorflow or jax (default: that of KERAS_BACKEND or ~/.keras/keras.json, else tensorflow).
       split: split of the dataset (default: the recipe's eval_split).
       out: folder for classes.csv, wrong.csv and confusion.png (default: none).
     """
@@ -179,7 +189,7 @@ def evaluate(
 def export(
     out: Folder,
     model_dir: Folder | None = None,
-    data_dir: Folder | None = None,
+    data_dir: DataDir = None,
     format: str = "saved_model",
     model: Name | None = None,
     weights: str | None = None,
@@ -190,8 +200,6 @@ def export(
     Args:
       out: folder for the SavedModel, model.tflite or model.onnx.
       model_dir: folder of a run of `lambdanet train`.
-      data_dir: folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else
-        ~/tensorflow_datasets).
       format: saved_model (the default), litert, litert_int8 (a quarter of the size) or onnx.
       model: a model of the zoo, instead of --model_dir.
       weights: for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a
