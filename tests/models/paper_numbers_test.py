@@ -122,7 +122,7 @@ def models_of_different_layers():
 @pytest.mark.parametrize("name", models_of_different_layers())
 def test_gradient_step_and_copy(name):
     """Gradients reach every weight; the configuration, as files hold it, and the weights are the model."""
-    # Some initial weights overflow behind so many scales of one.
+    # A fixed seed: with all scales at one, some initial weights overflow.
     keras.utils.set_random_seed(0)
     model = small_model(name)
     for weight in model.trainable_weights:

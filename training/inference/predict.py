@@ -90,7 +90,7 @@ def predict_files(
     check_known("format", format, FORMATS)
     bad_records = BadRecords(max_bad_records)
     classifier = SharedClassifier(absolute(saved_model), num_workers)
-    # Held here, so that it is still loaded when the workers of this process ask for it.
+    # This reference keeps the model loaded for the workers of this process.
     loaded = classifier.get()
     class_names = loaded.class_names
     folder = absolute(out)

@@ -88,7 +88,7 @@ def pseudo_label(
     if root.is_dir() and Path(os.path.commonpath(paths)) in paths:
         raise invalid("out", f"a folder apart from the data in {data!r}", str(out))
     classifier = SharedClassifier(absolute(saved_model), num_workers)
-    # Held here, so that it is still loaded when the workers of this process ask for it.
+    # This reference keeps the model loaded for the workers of this process.
     loaded = classifier.get()
     class_names = loaded.class_names
     inputs = open_inputs(data, split, data_dir, shard_size, seed, bad_records)
