@@ -182,7 +182,7 @@ def _measure(
     memory = 0.0
     environment = os.environ | {"PYTHONPATH": str(root)}
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL
+        command, cwd=root, env=environment, stdout=subprocess.DEVNULL
     ) as process:
         while process.poll() is None:
             time.sleep(0.2)
