@@ -104,10 +104,22 @@ def naive_halo_attention(layer, x):
     return outputs[:, ::strides, ::strides]
 
 
-def naive_lambda_layer(layer, x, context=None, mask=None):
+def naive_lambda_layer(layer, x, context=None, mask=None, padding_mask=None):
     """Equations 1 and 2 in float64 at inference, one query and one context position at a time."""
     weights = weights_of(layer)
     context = x if context is None else context
+    if padding_mask is not None or np.ndim(mask) == 3:
+        return np.concatenate(
+            [
+                naive_lambda_layer(
+                    layer,
+                    x[i : i + 1],
+                    context[i : i + 1],
+                    mask_of_example(layer, x, context, mask, padding_mask, i),
+                )
+                for i in range(len(x))
+            ]
+        )
     rank, h, k, u = x.ndim - 2, layer.num_heads, layer.key_dim, layer.intra_depth
     lambdas = h if layer.multi_head else 1
 
@@ -188,6 +200,18 @@ def naive_lambda_layer(layer, x, context=None, mask=None):
                 "bk,bkv->bv", queries[(slice(None), *n, head)], lambda_n
             )
     return outputs.reshape([*outputs.shape[:-2], -1])
+
+
+def mask_of_example(layer, x, context, mask, padding_mask, i):
+    """What each query of example i sees, [n, m]."""
+    n = np.prod([-(-side // layer.strides) for side in x.shape[1:-1]])
+    m = np.prod(context.shape[1:-1])
+    visible = np.ones([n, m], bool)
+    if isinstance(mask, str):
+        visible = np.tri(n, m, dtype=bool)
+    elif mask is not None:
+        visible = np.asarray(mask if mask.ndim == 2 else mask[i], bool)
+    return visible if padding_mask is None else visible & padding_mask[i]
 
 
 def randomize(layer, seed=0):

@@ -18,12 +18,21 @@ from lambdanet.backend.keras_functions import average_pool, matmul
 from lambdanet.errors import InputError
 
 
+def mask_of(x: Any) -> Any:
+    """Returns the mask that Keras keeps with a tensor, as of `Masking`; None where there is none."""
+    return getattr(x, "_keras_mask", None)
+
+
 class BaseLayer(keras.layers.Layer):
-    """A layer that rejects Keras's padding masks, which it would take for its own `mask`, or ignore."""
+    """A layer that rejects Keras's padding masks, unless it reads them and its inputs are sequences."""
+
+    reads_padding_masks = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for value in keras.tree.flatten([args, kwargs]):
-            if getattr(value, "_keras_mask", None) is not None:
+            if mask_of(value) is None:
+                continue
+            if not self.reads_padding_masks or len(value.shape) != 3:
                 raise InputError(
                     f"{type(self).__name__} takes no padding mask, such as that of an Embedding"
                 )

@@ -4,6 +4,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -77,6 +78,40 @@ unstack = tf.unstack
 where = tf.where
 zeros = tf.zeros
 zeros_like = tf.zeros_like
+
+
+def associative_scan(
+    merge: Callable[..., tuple[tf.Tensor, ...]],
+    elements: tuple[tf.Tensor, ...],
+    axis: int,
+) -> tuple[tf.Tensor, ...]:
+    """Like `keras.ops.associative_scan`, and also along an axis of unknown size."""
+    if elements[0].shape[axis] is not None:
+        return keras.ops.associative_scan(merge, elements, axis=axis)
+    count = tf.shape(elements[0])[axis]
+
+    def double(distance: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        # Each sum is over `distance` positions, or over all from the first on.
+        here = tf.range(count)
+        earlier = tuple(
+            tf.gather(x, tf.maximum(here - distance, 0), axis=axis) for x in sums
+        )
+        merged = merge(earlier, sums)
+        results = []
+        for x, both in zip(sums, merged, strict=True):
+            shape = [1] * len(x.shape)
+            shape[axis] = count
+            x = tf.where(tf.reshape(here >= distance, shape), both, x)
+            results.append(tf.ensure_shape(x, both.shape))
+        return (2 * distance, *results)
+
+    _, *sums = tf.while_loop(
+        lambda distance, *_: distance < count,
+        double,
+        (1, *elements),
+        maximum_iterations=31,
+    )
+    return tuple(sums)
 
 
 def batch_norm(

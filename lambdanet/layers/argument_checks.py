@@ -128,7 +128,7 @@ def check_mask(
 
     Args:
       layer: the lambda layer.
-      mask: "causal", or one value for each query and context position, [n, m].
+      mask: "causal", or one value for each query and context position, [n, m] or [b, n, m].
       inputs: [b, *size, c].
       context: the source of keys and values, [b, *context_size, c']; None: the inputs.
 
@@ -145,27 +145,66 @@ def check_mask(
         return mask
     if layer.pool_size > 1:
         raise invalid("pool_size", "1 with a mask [n, m]", layer.pool_size)
-    context_map = checked_shape(
-        (inputs if context is None else context).shape, "context"
-    )
     query_map = layer.compute_output_shape(checked_shape(inputs.shape, "input"))
-    expected = [
-        None if None in size else product(size)
-        for _, *size, _ in (query_map, context_map)
-    ]  # [n, m]
+    n = _num_positions(query_map)
+    b, m = _batch_and_positions(inputs, context)
     values: K.Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
-    shape = values.shape
-    if len(shape) != 2 or any(
-        n != m for n, m in zip(shape, expected, strict=True) if n and m
-    ):
-        raise invalid(
-            "mask", f"'causal' or of the shape [n, m] = {expected}", tuple(shape)
-        )
-    if shape[0] is None and not K.is_tensor(values):
+    shape = tuple(values.shape)
+    accepted = f"'causal', or of the shape [n, m] = {[n, m]} or [b, n, m] = {[b, n, m]}"
+    if len(shape) not in (2, 3) or not _agree(shape, [b, n, m][-len(shape) :]):
+        raise invalid("mask", accepted, shape)
+    if len(shape) == 2 and shape[0] is None and not K.is_tensor(values):
         raise invalid(
             "mask",
-            f"'causal' or one for the whole batch, of the shape [n, m] = {expected}",
-            tuple(shape),
-            "an Input has its first axis for the batch",
+            accepted,
+            shape,
+            "an Input has its first axis for the batch, and [b, m] is a padding_mask",
         )
     return as_boolean(values) if "float" in K.dtype_name(values.dtype) else values
+
+
+def check_padding_mask(
+    padding_mask: K.Tensor, inputs: K.Tensor, context: K.Tensor | None
+) -> K.Tensor:
+    """Checks the padding mask with which a lambda layer is called.
+
+    Args:
+      padding_mask: one value for each example and context position, [b, m].
+      inputs: [b, *size, c].
+      context: the source of keys and values, [b, *context_size, c']; None: the inputs.
+
+    Returns:
+      The mask; one of floating-point numbers as booleans.
+    """
+    values: K.Tensor = padding_mask
+    if not hasattr(padding_mask, "shape"):
+        values = K.convert_to_tensor(padding_mask)
+    shape = tuple(values.shape)
+    expected = _batch_and_positions(inputs, context)
+    if not _agree(shape, expected):
+        raise invalid("padding_mask", f"of the shape [b, m] = {expected}", shape)
+    if "float" in K.dtype_name(values.dtype):
+        return as_boolean(values, "padding_mask")
+    return values
+
+
+def _batch_and_positions(
+    inputs: K.Tensor, context: K.Tensor | None
+) -> list[int | None]:
+    """Returns the number of examples and of context positions, [b, m], as far as they are known."""
+    shape = checked_shape((inputs if context is None else context).shape, "context")
+    return [shape[0], _num_positions(shape)]
+
+
+def _num_positions(shape: K.Shape) -> int | None:
+    """Returns the number of positions of a map [b, *size, c]; None where it is unknown."""
+    size = shape[1:-1]
+    return None if None in size else product(size)
+
+
+def _agree(shape: K.Shape, expected: K.Shape) -> bool:
+    """Returns whether two shapes have the same sizes, where both are known."""
+    if len(shape) != len(expected):
+        return False
+    pairs = zip(shape, expected, strict=True)
+    return all(a is None or b is None or a == b for a, b in pairs)

@@ -6,6 +6,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
+from lambdanet.backend.tensors import at_least_float32, sizes
 from lambdanet.errors import invalid
 from lambdanet.layers.layer import Layer, build_sublayer
 from lambdanet.ops import kernels
@@ -45,7 +46,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         training: bool | None = None,
         mask: K.Tensor | None = None,
     ) -> Sequence[K.Tensor]:
-        if self._takes_one_pass(training):
+        if mask is None and self._takes_one_pass(training):
             return self._normalize_by(kernels.kernels_for_device().normalize, inputs)
         outputs = self._normalize(inputs, training, mask)
         return [outputs, K.mean(outputs, axis=[1, 2])]
@@ -63,11 +64,9 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         """Like Keras's, but calls functions of `K` where they are faster or Keras's result is wrong."""
         rank = len(inputs.shape)
         dtype = K.dtype_name(inputs.dtype)
-        if (
-            mask is None
-            and self.axis in (-1, rank - 1)
-            and not getattr(self, "renorm", False)
-        ):
+        if not (training and self.trainable):
+            mask = None  # for the statistics of the batch alone
+        if self.axis in (-1, rank - 1) and not getattr(self, "renorm", False):
             has_kernel = K.ENGINE == "tensorflow" and rank == 4 and dtype in FUSED_TYPES
             # Keras computes in float32
             is_float64_on_torch = K.ENGINE == "torch" and dtype == "float64"
@@ -77,6 +76,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
                     return K.scale_channels(
                         inputs, *moving, *self._gamma_and_beta(), self.epsilon
                     )
+            elif mask is not None:
+                return self._normalize_by_mask(inputs, mask)
             elif (
                 is_float64_on_torch
                 or (has_kernel and not self.synchronized)
@@ -86,6 +87,40 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         return keras.layers.BatchNormalization.call(
             self, inputs, training=training, mask=mask
         )
+
+    def _normalize_by_mask(self, inputs: K.Tensor, mask: K.Tensor) -> K.Tensor:
+        """Normalizes by the statistics of some positions, in two passes on every device.
+
+        Args:
+          inputs: [b, ..., c].
+          mask: true for the positions that count, [b, ...].
+
+        Returns:
+          [b, ..., c]; all of it is normalized.
+        """
+        groups = self._groups(inputs).get("groups", 1)
+        shape = sizes(inputs)
+        gamma, beta = self._gamma_and_beta()
+        x = K.reshape(at_least_float32(inputs), [groups, -1, *shape[1:]])
+        counts = K.reshape(K.cast(mask, "bool"), [groups, -1, *shape[1:-1], 1])
+        axes = list(range(1, len(shape)))
+
+        def average(y: K.Tensor) -> K.Tensor:  # [g, ..., c] -> [g, 1, ..., c]
+            if self.synchronized and K.ENGINE == "tensorflow":
+                moments = keras.ops.moments
+                return moments(y, axes, keepdims=True, synchronized=True)[0]
+            return K.mean(y, axes, keepdims=True)
+
+        share = average(K.cast(counts, x.dtype))
+        zero = K.zeros([], x.dtype)
+        mean = K.divide_no_nan(average(K.where(counts, x, zero)), share)
+        squares = K.where(counts, K.square(x - mean), zero)
+        variance = K.divide_no_nan(average(squares), share)
+        scale = K.rsqrt(variance + self.epsilon) * K.cast(gamma, x.dtype)
+        outputs = (x - mean) * scale + K.cast(beta, x.dtype)
+        axes = list(range(len(shape)))
+        self._update_averages(K.mean(mean, axes), K.mean(variance, axes))
+        return K.cast(K.reshape(outputs, shape), inputs.dtype)
 
     def _has_devices(self) -> bool:
         """Whether statistics are those of each device, or of all of them, on JAX, where Keras has neither."""
@@ -139,7 +174,7 @@ class OnePassBatchNormalization(PooledBatchNormalization):
         training: bool | None = None,
         mask: K.Tensor | None = None,
     ) -> K.Tensor:
-        if self._takes_one_pass(training):
+        if mask is None and self._takes_one_pass(training):
             return self._normalize_by(kernels.kernels_for_device().normalize, inputs)[0]
         return self._normalize(inputs, training, mask)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.errors import (
     InputError,
@@ -16,6 +16,7 @@ from lambdanet.errors import (
 from lambdanet.layers.argument_checks import (
     check_divisible,
     check_mask,
+    check_padding_mask,
     checked_shape,
     relative_arguments,
 )
@@ -94,8 +95,14 @@ class LambdaLayer(Layer):
 
     * inputs: [b, *query_size, c].
     * context: the source of keys and values, [b, *context_size, c'], of the same rank. Default: the inputs.
-    * mask: None, "causal", or what each query sees of the context, [n, m], the same for the whole batch.
+    * mask: None, "causal", or what each query sees of the context, [n, m], or [b, n, m] for each example.
+    * padding_mask: the context positions that are no padding, [b, m], for sequences of different lengths.
+      Default: Keras's own mask of the context, as of `Masking` or `Embedding(mask_zero=True)`, for sequences.
+      Padding is in no lambda, and in no statistics of a batch normalization; with the inputs as context, it
+      is also in no average of a pool. Costs hardly anything, where a mask [b, n, m] takes a slower form.
     * training: whether batch normalizations use the statistics of the batch.
+
+    Both masks have true or 1 where a query sees a position.
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number
@@ -106,6 +113,8 @@ class LambdaLayer(Layer):
       >>> tuple(layer(keras.ops.zeros([2, 14, 10, 32])).shape)
       (2, 14, 10, 64)
     """
+
+    reads_padding_masks = True
 
     def __init__(
         self,
@@ -205,14 +214,20 @@ class LambdaLayer(Layer):
         inputs: K.Tensor,
         context: K.Tensor | None = None,
         mask: Mask = None,
+        padding_mask: K.Tensor | None = None,
         **kwargs: Any,
     ) -> K.Tensor:
         if not self.built and context is not None:
             self._context_shape = tuple(context.shape)
         if mask is not None:
             mask = check_mask(self, mask, inputs, context)
-        # Passed even where it is None, so that Keras does not replace it by a padding mask.
-        return super().__call__(inputs, context=context, mask=mask, **kwargs)
+        if padding_mask is None and len(getattr(inputs, "shape", ())) == 3:
+            padding_mask = compat.mask_of(inputs if context is None else context)
+        if padding_mask is not None:
+            padding_mask = check_padding_mask(padding_mask, inputs, context)
+        return super().__call__(
+            inputs, context=context, mask=mask, padding_mask=padding_mask, **kwargs
+        )
 
     def build(self, input_shape: K.Shape) -> None:
         input_shape = checked_shape(input_shape, "input")
@@ -251,6 +266,7 @@ class LambdaLayer(Layer):
         inputs: K.Tensor,
         context: K.Tensor | None = None,
         mask: Mask = None,
+        padding_mask: K.Tensor | None = None,
         training: bool | None = None,
     ) -> K.Tensor:
         """Computes the layer.
@@ -259,8 +275,10 @@ class LambdaLayer(Layer):
           inputs: [b, *query_size, c].
           context: the source of keys and values, [b, *context_size, c'], of the same rank; default: the
             inputs.
-          mask: the context positions m that a query n sees, for the whole batch: "causal" for those up to n
-            in raster order, or booleans or integers as [n, m]; 0 and 1 alone if they are floating-point.
+          mask: the context positions m that a query n sees: "causal" for those up to n in raster order, or
+            booleans or integers as [n, m], or as [b, n, m] for each example; 0 and 1 alone if they are
+            floating-point.
+          padding_mask: the context positions that are no padding, as [b, m], of the same types.
           training: whether batch normalizations use the statistics of the batch; False also chooses forms
             that are fast without a gradient.
 
@@ -269,20 +287,27 @@ class LambdaLayer(Layer):
         """
         if mask is not None and not isinstance(mask, str):
             mask = K.cast(K.convert_to_tensor(mask), "bool")
+        query_mask = None  # [b, *query_size]
+        if padding_mask is not None:
+            padding_mask = K.cast(K.convert_to_tensor(padding_mask), "bool")
+            if context is None:
+                query_mask = K.reshape(padding_mask, sizes(inputs)[:-1])
         context = inputs if context is None else context
         if self._geometry.query_strides > 1:
             every = slice(None, None, self.strides)
-            inputs = inputs[(slice(None), *[every] * (len(inputs.shape) - 2))]
+            every_query = (slice(None), *[every] * (len(inputs.shape) - 2))
+            inputs = inputs[every_query]
+            query_mask = None if query_mask is None else query_mask[every_query]
         # One map for each lambda: [b, *query_size, h, k], [b, *context_size, k, u], [b, *context_size, v, u].
         h = self.num_heads // self._num_lambdas
         k = self.key_dim
         v = self._value_dim
         u = self.intra_depth
         queries = self._project(
-            inputs, self._queries, [h, k], self._queries_norm, training
+            inputs, self._queries, [h, k], self._queries_norm, training, query_mask
         )
         values = self._project(
-            context, self._values, [v, u], self._values_norm, training
+            context, self._values, [v, u], self._values_norm, training, padding_mask
         )
         keys = (
             self._project(context, self._keys, [k, u])
@@ -294,12 +319,36 @@ class LambdaLayer(Layer):
                 K.cast(K.softmax(at_least_float32(x)), self.compute_dtype)
                 for x in queries
             ]
+        if padding_mask is not None:
+            values = [_without_padding(x, padding_mask) for x in values]
+        if query_mask is not None and self.pool_size > 1:
+            queries = [_without_padding(x, query_mask) for x in queries]
+        masks = mask, padding_mask
         maps = enumerate(zip(queries, keys, values, strict=True))
         outputs = [
-            self._apply_lambda(index, qkv, mask, training) for index, qkv in maps
+            self._apply_lambda(index, qkv, masks, training) for index, qkv in maps
         ]
         y = K.concatenate(outputs, axis=-2)  # [b, *query_size, h, v]
+        if query_mask is not None and self.pool_size > 1:
+            # Averages over all positions of windows become those over what is no padding.
+            y = K.divide_no_nan(y, self._visible_shares(query_mask, y.dtype))
         return K.reshape(y, [*sizes(y)[:-2], self.num_heads * v])
+
+    def compute_mask(
+        self, inputs: K.Tensor, previous_mask: K.Tensor | None = None
+    ) -> K.Tensor | None:
+        """Returns Keras's mask of the outputs, [b, n]: with strides, of windows that are not all padding."""
+        mask = compat.mask_of(inputs)
+        if mask is None or self.strides == 1:
+            return mask
+        if self.pool_size == 1:
+            return mask[:, :: self.strides]
+        return self._visible_shares(mask, "float32")[:, :, 0, 0] > 0
+
+    def _visible_shares(self, query_mask: K.Tensor, dtype: K.DType) -> K.Tensor:
+        """Returns the share of each window that is no padding, [b, *output_size, 1, 1]."""
+        visible = K.cast(query_mask, dtype)
+        return self._geometry.pool(visible[..., K.newaxis, K.newaxis])
 
     def for_inference(self) -> "LambdaLayer":
         """Returns a copy with folded normalizations and its own position embeddings, as constants."""
@@ -358,6 +407,7 @@ class LambdaLayer(Layer):
         depth: list[int],
         norm: Any = None,
         training: bool | None = None,
+        mask: K.Tensor | None = None,
     ) -> list[K.Tensor]:
         """Projects and normalizes: [b, *size, c] -> a list of one [b, *size, *depth] per lambda.
 
@@ -366,7 +416,10 @@ class LambdaLayer(Layer):
         """
         b, *size, channels = sizes(x)
         y = projection(K.reshape(x, [b, product(size), 1, channels]))
-        y = y if norm is None else norm(y, training=training)
+        if norm is not None:
+            if mask is not None:  # of the positions that count in the statistics
+                mask = K.reshape(mask, [b, product(size), 1])
+            y = norm(y, training=training, mask=mask)
         # Not slices: LiteRT can slice tensors of at most five axes.
         return K.unstack(
             K.reshape(y, [b, *size, self._num_lambdas, *depth]),
@@ -375,16 +428,21 @@ class LambdaLayer(Layer):
         )
 
     def _apply_lambda(
-        self, index: int, qkv: Sequence[Any], mask: Mask, training: bool | None
+        self,
+        index: int,
+        qkv: Sequence[Any],
+        masks: tuple[Mask, K.Tensor | None],
+        training: bool | None,
     ) -> K.Tensor:
         """Applies lambda number `index`, the sum of content and positions: [b, *query_size, h, v]."""
+        mask, padding_mask = masks
         if mask is not None or self.position is None:
-            return self._apply_apart(index, qkv, mask, training)
+            return self._apply_apart(index, qkv, masks, training)
         queries, keys, values = qkv
         content = None
         if self.content:
             content = content_lambdas.content_lambda(
-                keys, values, self.key_normalization
+                keys, values, self.key_normalization, padding_mask
             )
         return self.position(
             queries,
@@ -396,9 +454,14 @@ class LambdaLayer(Layer):
         )
 
     def _apply_apart(
-        self, index: int, qkv: Sequence[Any], mask: Mask, training: bool | None
+        self,
+        index: int,
+        qkv: Sequence[Any],
+        masks: tuple[Mask, K.Tensor | None],
+        training: bool | None,
     ) -> K.Tensor:
         """Adds the outputs of content and positions instead: with a mask, each query has its own."""
+        mask, padding_mask = masks
         outputs = []
         queries, keys, values = qkv
         if self.position is not None:
@@ -416,7 +479,13 @@ class LambdaLayer(Layer):
             pooled = self._geometry.pool(queries)
             outputs.append(
                 content_lambdas.apply_content_lambda(
-                    pooled, keys, values, self.key_normalization, mask
+                    pooled, keys, values, self.key_normalization, mask, padding_mask
                 )
             )
         return K.add_n(outputs)
+
+
+def _without_padding(x: K.Tensor, mask: K.Tensor) -> K.Tensor:
+    """Replaces padding by zeros: [b, *size, x, y], under a mask [b, *size] or [b, m]."""
+    mask = K.reshape(mask, [*sizes(x)[:-2], 1, 1])
+    return K.where(mask, x, K.zeros([], x.dtype))

@@ -10,7 +10,12 @@ from lambdanet.backend import compat, keras, tensors
 from lambdanet.errors import check_count, check_counts, invalid
 from lambdanet.layers.argument_checks import OF_ZOO, own_initializer, relative_arguments
 from lambdanet.layers.layer import TableLayer
-from lambdanet.ops import position_lambdas, products, relative_positions
+from lambdanet.ops import (
+    content_lambdas,
+    position_lambdas,
+    products,
+    relative_positions,
+)
 from lambdanet.ops.content_lambdas import Mask
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.relative_positions import PairAxis
@@ -74,7 +79,7 @@ class PositionEmbedding(TableLayer):
           values: [b, *context_size, v, u].
           index: the number of the lambda, below `num_lambdas`.
           geometry: the spacing of queries and outputs; see `lambdanet.ops.position_term`.
-          mask: None, "causal", or 0 and 1 for each query and context position, [n, m].
+          mask: None, "causal", or whether a query sees a context position, [n, m] or [b, n, m], booleans.
           content: a content lambda to add to the position lambdas, [b, k, v].
           training: False if no gradient is needed, so that the fastest form of the forward pass is chosen.
 
@@ -193,7 +198,11 @@ class RelativePositionEmbedding(PositionEmbedding):
             axes = [PairAxis(n, m, 0, geometry.strides, self.dilation) for n, m in size]
             embeddings = relative_positions.expand_table(table, axes)
             outputs = products.apply_embeddings(
-                term.queries, term.values, embeddings, mask, term.content
+                term.queries,
+                term.values,
+                embeddings,
+                content_lambdas.visible_pairs(mask, None),
+                term.content,
             )
         return self._with_bias(outputs, term) if self.use_bias else outputs
 
@@ -316,9 +325,13 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
                 )
         embeddings = _first_pairs(term.table, n, m)
         if isinstance(mask, str):
-            mask = K.lower_triangle(n, m)
+            mask = K.cast(K.lower_triangle(n, m), "bool")
         outputs = products.apply_embeddings(
-            term.queries, term.values, embeddings, mask, term.content
+            term.queries,
+            term.values,
+            embeddings,
+            content_lambdas.visible_pairs(mask, None),
+            term.content,
         )
         return term.geometry.pool(outputs)
 

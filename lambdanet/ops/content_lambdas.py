@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Content lambdas and their products with queries: global, masked and causal (Bello 2021, equation 1)."""
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 from lambdanet import backend as K
@@ -9,14 +8,15 @@ from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.errors import invalid
 
 KEY_NORMALIZATIONS = ("softmax", "l2", None)
-Mask: TypeAlias = "K.Tensor | str | None"  # [n, m], or "causal"
-
-# exp(40) / exp(-40) is still far from the largest float32.
-_LARGEST_KEY = 40.0
+Mask: TypeAlias = "K.Tensor | str | None"  # [n, m], [b, n, m], or "causal"
 
 
-def as_boolean(mask: K.Tensor) -> K.Tensor:
+def as_boolean(mask: K.Tensor, name: str = "mask") -> K.Tensor:
     """Returns a mask as booleans; integers other than 0 are true.
+
+    Args:
+      mask: a mask of any shape and type.
+      name: the argument that it was given as.
 
     Raises:
       InputError: for a floating-point type, unless its values are known and are 0 and 1 alone. 0 hides a
@@ -25,9 +25,8 @@ def as_boolean(mask: K.Tensor) -> K.Tensor:
     dtype = K.dtype_name(mask.dtype)
     if "float" in dtype and not _has_two_values(mask):
         accepted = "of booleans or integers, or of 0 and 1 alone"
-        raise invalid(
-            "mask", accepted, dtype, "`mask >= 0` is that of an additive mask"
-        )
+        hint = f"`{name} >= 0` is that of an additive mask"
+        raise invalid(name, accepted, dtype, hint)
     return K.cast(mask, "bool")
 
 
@@ -40,22 +39,48 @@ def _has_two_values(mask: K.Tensor) -> bool:
     return bool(((values == 0) | (values == 1)).all())
 
 
+def visible_pairs(
+    mask: K.Tensor | None, padding_mask: K.Tensor | None
+) -> K.Tensor | None:
+    """Returns what each query sees under both masks, as booleans.
+
+    Args:
+      mask: [n, m] or [b, n, m], booleans; None: every query sees everything.
+      padding_mask: the context positions that are no padding, [b, m], booleans; None: all.
+
+    Returns:
+      [b or 1, n or 1, m]; None without masks.
+    """
+    if mask is not None and len(mask.shape) == 2:
+        mask = mask[K.newaxis]
+    if padding_mask is None:
+        return mask
+    padding_mask = padding_mask[:, K.newaxis]
+    return padding_mask if mask is None else mask & padding_mask
+
+
 def content_lambda(
-    keys: K.Tensor, values: K.Tensor, normalization: str | None = "softmax"
+    keys: K.Tensor,
+    values: K.Tensor,
+    normalization: str | None = "softmax",
+    padding_mask: K.Tensor | None = None,
 ) -> K.Tensor:
     """Returns the content lambda, the same for every query.
 
     Args:
       keys: [b, *context_size, k, u], not yet normalized.
-      values: [b, *context_size, v, u].
+      values: [b, *context_size, v, u], zero in padding.
       normalization: the normalization of each key channel over the context, one of `KEY_NORMALIZATIONS`.
+      padding_mask: the context positions that are no padding, [b, m], booleans; None: all.
 
     Returns:
       [b, k, v].
     """
-    keys = flatten_map(keys)
+    keys = at_least_float32(flatten_map(keys))
     values = flatten_map(values)
-    keys = K.cast(_normalized(at_least_float32(keys), normalization), values.dtype)
+    if padding_mask is not None:
+        keys = _without_padding(keys, normalization, padding_mask)
+    keys = K.cast(_normalized(keys, normalization), values.dtype)
     return K.einsum("bmku,bmvu->bkv", keys, values)
 
 
@@ -65,37 +90,45 @@ def apply_content_lambda(
     values: K.Tensor,
     normalization: str | None = "softmax",
     mask: Mask = None,
+    padding_mask: K.Tensor | None = None,
 ) -> K.Tensor:
     """Applies the content lambda: one for all query positions or, with a mask, one for each.
+
+    With a mask each query normalizes the keys over its own context. A softmax of any keys is exact, and takes
+    n m k numbers for each example, or n k v for a causal mask.
 
     Args:
       queries: [b, *query_size, h, k].
       keys: [b, *context_size, k, u], not yet normalized.
-      values: [b, *context_size, v, u].
+      values: [b, *context_size, v, u], zero in padding.
       normalization: the normalization of each key channel over the context, one of `KEY_NORMALIZATIONS`.
-      mask: None, or of two values for each query and context position, [n, m], or "causal" for the context
-        m <= n of a sequence, by sums that are linear in n. Each query then normalizes over its own context,
-        and a softmax clips keys to +-40: its sums need no maximum over the whole context, on which a causal
-        output must not depend.
+      mask: None; what each query sees of the context, [n, m] or [b, n, m], booleans; or "causal" for the
+        context m <= n of a sequence, by sums that are linear in n.
+      padding_mask: the context positions that are no padding, [b, m], booleans; None: all.
 
     Returns:
       [b, *query_size, h, v].
     """
     if mask is None:
-        return apply(queries, content_lambda(keys, values, normalization))
+        content = content_lambda(keys, values, normalization, padding_mask)
+        return apply(queries, content)
     dtype = values.dtype
     shape = [*sizes(queries)[:-1], values.shape[-2]]
     queries, keys, values = (
         at_least_float32(flatten_map(x)) for x in (queries, keys, values)
     )
-    weights = keys
-    if normalization == "softmax":
-        weights = K.exp(K.clip(keys, -_LARGEST_KEY, _LARGEST_KEY))
-    apply_one = _apply_causal if isinstance(mask, str) else _apply_masked
-    outputs = [
-        apply_one(queries, weights[..., i], values[..., i], normalization, mask)
-        for i in range(keys.shape[-1])
-    ]
+    if padding_mask is not None:
+        keys = _without_padding(keys, normalization, padding_mask)
+    visible = None
+    if not isinstance(mask, str):
+        visible = visible_pairs(K.cast(mask, "bool"), padding_mask)
+    outputs = []
+    for i in range(keys.shape[-1]):
+        kv = keys[..., i], values[..., i]
+        if visible is None:
+            outputs.append(_apply_causal(queries, *kv, normalization))
+        else:
+            outputs.append(_apply_masked(queries, *kv, normalization, visible))
     return K.reshape(K.cast(K.add_n(outputs), dtype), shape)
 
 
@@ -115,6 +148,14 @@ def flatten_map(x: K.Tensor) -> K.Tensor:
     return K.reshape(x, [b, product(size), x_depth, y_depth])
 
 
+def _without_padding(
+    keys: K.Tensor, normalization: str | None, padding_mask: K.Tensor
+) -> K.Tensor:
+    """Replaces keys [b, m, k, u] in padding by those that no normalization over m sees."""
+    unseen = K.dtype_min(keys.dtype) if normalization == "softmax" else 0.0
+    return K.where(padding_mask[..., K.newaxis, K.newaxis], keys, unseen)
+
+
 def _normalized(keys: K.Tensor, normalization: str | None) -> K.Tensor:
     """Normalizes keys [b, m, k, u] over m."""
     if normalization == "softmax":
@@ -124,36 +165,76 @@ def _normalized(keys: K.Tensor, normalization: str | None) -> K.Tensor:
 
 def _apply_masked(
     queries: K.Tensor,
-    weights: K.Tensor,
+    keys: K.Tensor,
     values: K.Tensor,
     normalization: str | None,
-    mask: K.Tensor,
+    visible: K.Tensor,
 ) -> K.Tensor:
-    mask = K.cast(K.cast(mask, "bool"), queries.dtype)
-    norms = _norms(weights, normalization, lambda x: K.einsum("nm,bmk->bnk", mask, x))
-    similarity = K.einsum("bnhk,bmk->bnhm", K.divide_no_nan(queries, norms), weights)
-    return K.einsum("bnhm,bmv->bnhv", similarity * mask[:, K.newaxis], values)
+    """Applies one content lambda per query.
+
+    Args:
+      queries: [b, n, h, k].
+      keys: [b, m, k].
+      values: [b, m, v].
+      normalization: one of `KEY_NORMALIZATIONS`.
+      visible: what each query sees, [b or 1, n, m].
+
+    Returns:
+      [b, n, h, v].
+    """
+    if normalization == "softmax":
+        pairs = visible[..., K.newaxis]  # [b, n, m, 1]
+        keys = K.where(pairs, keys[:, K.newaxis], K.dtype_min(keys.dtype))
+        weights = K.where(pairs, K.softmax(keys, axis=2), 0.0)  # [b, n, m, k]
+        similarity = K.einsum("bnhk,bnmk->bnhm", queries, weights)
+    else:
+        pairs = K.cast(visible, keys.dtype)
+        if normalization == "l2":
+            norms = _l2_norms(K.matmul(pairs, K.square(keys)))
+            queries = K.divide_no_nan(queries, norms)
+        similarity = K.einsum("bnhk,bmk->bnhm", queries, keys)
+        similarity = similarity * pairs[:, :, K.newaxis]
+    return K.einsum("bnhm,bmv->bnhv", similarity, values)
 
 
 def _apply_causal(
-    queries: K.Tensor,
-    weights: K.Tensor,
-    values: K.Tensor,
-    normalization: str | None,
-    mask: str,
+    queries: K.Tensor, keys: K.Tensor, values: K.Tensor, normalization: str | None
 ) -> K.Tensor:
-    norms = _norms(weights, normalization, lambda x: K.cumsum(x, axis=1))
-    # [b, n, k, v]
-    lambdas = K.cumsum(weights[..., K.newaxis] * values[:, :, K.newaxis], axis=1)
-    return K.matmul(K.divide_no_nan(queries, norms), lambdas)
-
-
-def _norms(
-    weights: K.Tensor, normalization: str | None, total: Callable[[K.Tensor], K.Tensor]
-) -> K.Tensor | float:
-    """The norm of the keys in each query's context, [b, n, 1, k], from `total`, the sum over that context."""
+    """Applies the content lambda of the positions up to each query; shapes as in `_apply_masked`."""
     if normalization == "softmax":
-        return total(weights)[:, :, K.newaxis]
+        return K.matmul(queries, _running_means(keys, values))
     if normalization == "l2":
-        return K.sqrt(total(K.square(weights)) + 1e-12)[:, :, K.newaxis]
-    return 1.0
+        norms = _l2_norms(K.cumsum(K.square(keys), axis=1))
+        queries = K.divide_no_nan(queries, norms)
+    # [b, n, k, v]
+    lambdas = K.cumsum(keys[..., K.newaxis] * values[:, :, K.newaxis], axis=1)
+    return K.matmul(queries, lambdas)
+
+
+def _l2_norms(squares: K.Tensor) -> K.Tensor:
+    """[b, n, k], the sums of squares of what each query sees -> [b, n, 1, k]."""
+    return K.sqrt(squares + 1e-12)[:, :, K.newaxis]
+
+
+def _running_means(keys: K.Tensor, values: K.Tensor) -> K.Tensor:
+    """Averages the values up to each position, weighted by exp(keys): [b, n, k], [b, n, v] -> [b, n, k, v].
+
+    Sums over parts of the sequence are stored as multiples of the largest exp(key) of the part, so that keys
+    of any size neither overflow nor vanish.
+    """
+    b, n, k = sizes(keys)
+    ones = K.ones_like(values[..., :1])
+    totals = K.concatenate([values, ones], axis=-1)[:, :, K.newaxis]
+    totals = K.broadcast_to(totals, [b, n, k, totals.shape[-1]])
+    _, totals = K.associative_scan(_merge_sums, (keys[..., K.newaxis], totals), axis=1)
+    return K.divide_no_nan(totals[..., :-1], totals[..., -1:])
+
+
+def _merge_sums(
+    first: tuple[K.Tensor, K.Tensor], second: tuple[K.Tensor, K.Tensor]
+) -> tuple[K.Tensor, K.Tensor]:
+    """Joins the sums over two parts of a sequence: the largest keys [..., 1], and the sums in their units."""
+    maximum = K.maximum(first[0], second[0])
+    in_units_of_first = first[1] * K.exp(first[0] - maximum)
+    in_units_of_second = second[1] * K.exp(second[0] - maximum)
+    return maximum, in_units_of_first + in_units_of_second

@@ -245,7 +245,7 @@ def apply_embeddings(
       queries: [b, *query_size, h, k].
       values: [b, *context_size, v, u].
       embeddings: [n, k, m * u].
-      mask: 1 where a query sees a context position, else 0, [n, m]; None: it sees all.
+      mask: whether a query sees a context position, [b or 1, n, m], booleans; None: it sees all.
       content: a content lambda to add to all position lambdas, [b, k, v].
 
     Returns:
@@ -255,14 +255,16 @@ def apply_embeddings(
     _, *context_size, v, u = tensors.sizes(values)
     n = product(query_size)
     m = product(context_size)
-    if mask is not None:
-        mask = K.cast(K.cast(mask, "bool"), embeddings.dtype)
-        embeddings = embeddings * K.repeat(mask, u, axis=1)[:, K.newaxis]
     values = K.reshape(K.einsum("...vu->...uv", values), [b, m * u, v])
-    outputs = query_first(K.reshape(queries, [b, n, h, k]), values, embeddings)
+    queries = K.reshape(queries, [b, n, h, k])
+    if mask is None:
+        outputs = query_first(queries, values, embeddings)
+    else:
+        pairs = K.repeat(K.cast(mask, values.dtype), u, axis=2)[:, :, K.newaxis]
+        similarity = K.einsum("bnhk,nkm->bnhm", queries, embeddings) * pairs
+        outputs = K.einsum("bnhm,bmv->bnhv", similarity, values)
     outputs = K.reshape(outputs, [b, *query_size, h, v])
-    return (
-        outputs
-        if content is None
-        else content_lambdas.apply(queries, content) + outputs
-    )
+    if content is None:
+        return outputs
+    queries = K.reshape(queries, [b, *query_size, h, k])
+    return content_lambdas.apply(queries, content) + outputs

@@ -9,7 +9,7 @@ depth, u intra-depth, r scope of the relative positions.
 from collections.abc import Sequence
 
 from lambdanet import backend as K
-from lambdanet.ops.content_lambdas import as_boolean
+from lambdanet.ops.content_lambdas import as_boolean, visible_pairs
 
 
 def apply_lambdas(
@@ -18,6 +18,7 @@ def apply_lambdas(
     values: K.Tensor,
     embeddings: K.Tensor,
     mask: K.Tensor | None = None,
+    padding_mask: K.Tensor | None = None,
 ) -> K.Tensor:
     """Applies the content and position lambdas of every position to its queries.
 
@@ -26,14 +27,19 @@ def apply_lambdas(
       keys: [b, m, k, u], before the softmax.
       values: [b, m, v, u].
       embeddings: [n, m, k, u], one for each pair of positions; see `gather_embeddings`.
-      mask: true or 1 where query n sees context position m, else false or 0, [n, m]; None: every query sees
-        everything. `InputError` for a floating-point type, unless it is known to have only 0 and 1.
+      mask: true or 1 where query n sees context position m, else false or 0, [n, m] or [b, n, m]; None: every
+        query sees everything. `InputError` for a floating-point type, unless it has only 0 and 1.
+      padding_mask: true or 1 where a context position is no padding, [b, m]; None: everywhere.
 
     Returns:
       [b, n, h, v].
     """
-    if mask is not None:
-        return _apply_masked_lambdas(queries, keys, values, embeddings, mask)
+    visible = visible_pairs(
+        None if mask is None else as_boolean(mask),
+        None if padding_mask is None else as_boolean(padding_mask),
+    )
+    if visible is not None:
+        return _apply_masked_lambdas(queries, keys, values, embeddings, visible)
     keys = K.softmax(keys, axis=1)  # over the context
     content_lambda = K.einsum("bmku,bmvu->bkv", keys, values)  # [b, k, v]
     content_output = K.einsum("bnhk,bkv->bnhv", queries, content_lambda)  # [b, n, h, v]
@@ -63,10 +69,10 @@ def _apply_masked_lambdas(
     keys: K.Tensor,
     values: K.Tensor,
     embeddings: K.Tensor,
-    mask: K.Tensor,
+    visible: K.Tensor,
 ) -> K.Tensor:
     """Computes a content lambda per query, with a softmax over the context that it sees."""
-    visible = as_boolean(mask)[..., K.newaxis, K.newaxis]  # [n, m, 1, 1]
+    visible = visible[..., K.newaxis, K.newaxis]  # [b or 1, n, m, 1, 1]
     # [b, n, m, k, u]
     keys = K.softmax(
         K.where(visible, keys[:, K.newaxis], K.dtype_min(keys.dtype)), axis=2

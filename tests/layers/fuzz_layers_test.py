@@ -43,9 +43,10 @@ def lambda_layers(draw):
         strategies.none() | strategies.lists(side, min_size=rank, max_size=rank)
     )
     if context is None:
-        mask = draw(strategies.sampled_from([None, "causal", "random"]))
+        mask = draw(strategies.sampled_from([None, "causal", "random", "examples"]))
     else:
-        mask = draw(strategies.sampled_from([None, "random"]))
+        mask = draw(strategies.sampled_from([None, "random", "examples"]))
+    has_padding = draw(strategies.booleans())
     arguments["strides"] = (
         1 if mask == "causal" else draw(strategies.sampled_from([1, 1, 2]))
     )
@@ -53,26 +54,32 @@ def lambda_layers(draw):
         arguments["map_size"] = 2 * max([*spatial, *(context or [])])
     else:
         arguments["dilation"] = draw(strategies.sampled_from([1, 1, 2]))
-    return arguments, spatial, context, mask
+    return arguments, spatial, context, mask, has_padding
 
 
 @hypothesis.given(lambda_layers())
 @hypothesis.settings(max_examples=rounds(200), deadline=None, derandomize=True)
 def test_lambda_layers_equal_the_paper_equations(configuration):
-    arguments, spatial, context_size, mask = configuration
+    arguments, spatial, context_size, mask, has_padding = configuration
     rng = np.random.default_rng(0)
     x = rng.normal(size=[2, *spatial, 3])
     context = None if context_size is None else rng.normal(size=[2, *context_size, 2])
     layer = lambdanet.LambdaLayer(**arguments, dtype="float64")
+    n = np.prod([-(-side // arguments["strides"]) for side in spatial])
+    m = np.prod(context_size or spatial)
     if mask == "random":
-        n = np.prod([-(-side // arguments["strides"]) for side in spatial])
-        mask = rng.integers(0, 2, [n, np.prod(context_size or spatial)])
-    layer(x, context=context, mask=mask)
+        mask = rng.integers(0, 2, [n, m])
+    elif mask == "examples":
+        mask = rng.integers(0, 2, [2, n, m])
+    masks = {"mask": mask}
+    if has_padding:
+        masks["padding_mask"] = rng.integers(0, 2, [2, m]).astype(bool)
+    layer(x, context=context, **masks)
     randomize(layer)
-    expected = naive_lambda_layer(layer, x, context, mask)
+    expected = naive_lambda_layer(layer, x, context, **masks)
     for kind in ("CPU", "TPU"):
         with device.assume(kind):
-            outputs = layer(x, context=context, mask=mask)
+            outputs = layer(x, context=context, **masks)
         np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-7)
 
 

@@ -17,12 +17,14 @@ from lambdanet.ops.position_lambdas import IMPLEMENTATIONS
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.tpu.products import TpuProduct
 
-MASKS = ["none", "causal", "random"]
+MASKS = ["none", "causal", "random", "examples"]
 
 
 def mask_of(kind, n, m):
     if kind == "none":
         return None
+    if kind == "examples":
+        return np.random.default_rng(9).integers(0, 2, [2, n, m])
     random = np.random.default_rng(9).integers(0, 2, [n, m])
     # Query 1 sees nothing.
     return np.tri(n, m) if kind == "causal" else random * (np.arange(n) != 1)[:, None]
@@ -164,19 +166,56 @@ def test_products_on_a_tpu_equal_the_reference(case, query_first, block):
     )
 
 
+@pytest.mark.parametrize("has_padding", [False, True])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("u", [1, 2])
-def test_content_lambda_equals_the_reference(u, mask):
+def test_content_lambda_equals_the_reference(u, mask, has_padding):
     rng = np.random.default_rng(4)
     queries, keys, values = (
         tf.constant(rng.normal(size=size))
         for size in ([2, 4, 2, 3], [2, 4, 3, u], [2, 4, 5, u])
     )
     given = mask_of(mask, 4, 4)
+    padding_mask = np.array([[1, 1, 0, 0], [0, 1, 1, 1]], bool) if has_padding else None
     expected = reference.apply_lambdas(
-        queries, keys, values, tf.zeros([4, 4, 3, u], tf.float64), given
+        queries, keys, values, tf.zeros([4, 4, 3, u], tf.float64), given, padding_mask
     )
+    if has_padding:  # as a layer gives them
+        values *= padding_mask[..., np.newaxis, np.newaxis]
     outputs = apply_content_lambda(
-        queries, keys, values, mask="causal" if mask == "causal" else given
+        queries,
+        keys,
+        values,
+        mask="causal" if mask == "causal" else given,
+        padding_mask=padding_mask,
     )
     np.testing.assert_allclose(outputs, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["causal", "random"])
+@pytest.mark.parametrize("known", [False, True])
+def test_masked_softmax_is_exact_for_keys_of_any_size(kind, known):
+    """In float32, beside float64: with a maximum over the whole context, small keys would vanish."""
+    rng = np.random.default_rng(7)
+    n = 33
+    queries = rng.normal(size=[2, n, 2, 3])
+    keys = rng.normal(size=[2, n, 3, 1]) * 30 + np.linspace(-500, 500, n)[:, None, None]
+    values = rng.normal(size=[2, n, 4, 1])
+    mask = mask_of(kind, n, n)
+    no_positions = np.zeros([n, n, 3, 1])
+    inputs = [tf.constant(x) for x in (queries, keys, values)]
+    call = tf.function(
+        partial(apply_content_lambda, mask="causal" if kind == "causal" else mask),
+        input_signature=[
+            tf.TensorSpec([2, n if known else None, *x.shape[2:]]) for x in inputs
+        ],
+        autograph=False,
+    )
+    assert_equal_with_gradients(
+        lambda *inputs: tf.cast(
+            call(*(tf.cast(x, tf.float32) for x in inputs)), tf.float64
+        ),
+        lambda *inputs: reference.apply_lambdas(*inputs, no_positions, mask),
+        inputs,
+        2e-5,
+    )

@@ -57,6 +57,16 @@ CASES = {
         (2, 9, 8),
         {"mask": np.tri(9, dtype="float32")},
     ),
+    "padding": (
+        partial(LambdaLayer, 8, scope=5, strides=2, pool_size=3),
+        (2, 9, 8),
+        {"padding_mask": np.arange(9) < np.array([[4], [9]])},
+    ),
+    "examples": (
+        partial(LambdaLayer, 8, scope=5),
+        (2, 9, 8),
+        {"mask": np.stack([np.tri(9), np.tri(9).T])},
+    ),
     "volume": (
         partial(LambdaLayer, 8, scope=3, position_bias=True),
         (2, 3, 4, 5, 8),
