@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 
 from lambdanet.backend import Variable, compat, keras
+from lambdanet.backend.tensors import per_axis
 from lambdanet.errors import InputError
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite
@@ -120,8 +121,9 @@ def _lambda_layer(layer: LambdaLayer) -> int:
     v = _output_shape(layer)[-1] // h
     context = [1] if layer.content else []
     if layer.position is not None:
-        scope = getattr(layer.position, "scope", None) or max(spatial)
-        context.append(math.prod(min(scope, side) for side in spatial))
+        scopes = per_axis(getattr(layer.position, "scope", None), len(spatial))
+        pairs = zip(scopes, spatial, strict=True)
+        context.append(math.prod(min(r or side, side) for r, side in pairs))
     # For content and position each: computing the lambdas, and applying them.
     return _projections(layer) + sum(
         n * m * lambdas * k * u * v + n * h * k * v for m in context

@@ -26,6 +26,9 @@ LAYERS = {
     "LocalAttention": partial(lambdanet.LocalAttention, 8, num_heads=2, scope=3),
     "LambdaLayer_blocked": partial(LambdaLayer, 8, scope=3, implementation="blocked"),
     "LambdaLayer_global": partial(LambdaLayer, 8, scope=None, map_size=9),
+    "LambdaLayer_axes": partial(
+        LambdaLayer, 8, scope=(3, None), map_size=9, dilation=(2, 1)
+    ),
     "LambdaLayer_resized": partial(
         LambdaLayer, 8, scope=None, map_size=4, resize="interpolate", position_bias=True
     ),

@@ -7,6 +7,7 @@ import numpy as np
 
 import lambdanet
 from lambdanet.backend import compat
+from lambdanet.backend.tensors import per_axis
 
 
 def images(*shape, seed=0):
@@ -121,6 +122,7 @@ def naive_lambda_layer(layer, x, context=None, mask=None, padding_mask=None):
             ]
         )
     rank, h, k, u = x.ndim - 2, layer.num_heads, layer.key_dim, layer.intra_depth
+    strides = per_axis(layer.strides, rank)
     lambdas = h if layer.multi_head else 1
 
     def project(y, name, shape, norm=True):
@@ -143,23 +145,24 @@ def naive_lambda_layer(layer, x, context=None, mask=None, padding_mask=None):
         )
         if isinstance(layer.position, lambdanet.UnstructuredPositionEmbedding):
             return table[i, number, number_m]
-        distance = [mi - layer.strides * ni for mi, ni in zip(m, n, strict=True)]
-        dilation = layer.position.dilation
+        distance = [mi - step * ni for mi, ni, step in zip(m, n, strides, strict=True)]
+        dilation = per_axis(layer.position.dilation, rank)
         offset = tuple(
-            d // dilation + r // 2
-            for d, r in zip(distance, table.shape[1:], strict=False)
+            d // step + r // 2
+            for d, step, r in zip(distance, dilation, table.shape[1:], strict=False)
         )
         in_scope = all(
             0 <= o < r for o, r in zip(offset, table.shape[1:], strict=False)
         )
         return (
             table[(i, *offset)]
-            if in_scope and not any(d % dilation for d in distance)
+            if in_scope
+            and not any(d % step for d, step in zip(distance, dilation, strict=True))
             else np.zeros([k, u])
         )
 
-    every = slice(None, None, layer.strides)
-    queries = project(x[(slice(None), *[every] * rank)], "queries", [h, k])
+    every = [slice(None, None, step) for step in strides]
+    queries = project(x[(slice(None), *every)], "queries", [h, k])
     if layer.query_normalization == "softmax":
         queries = np.exp(queries) / np.exp(queries).sum(-1, keepdims=True)
     values = project(context, "values", [lambdas, layer.filters // h, u]).reshape(
@@ -204,7 +207,8 @@ def naive_lambda_layer(layer, x, context=None, mask=None, padding_mask=None):
 
 def mask_of_example(layer, x, context, mask, padding_mask, i):
     """What each query of example i sees, [n, m]."""
-    n = np.prod([-(-side // layer.strides) for side in x.shape[1:-1]])
+    strides = per_axis(layer.strides, x.ndim - 2)
+    n = np.prod([-(-n // step) for n, step in zip(x.shape[1:-1], strides, strict=True)])
     m = np.prod(context.shape[1:-1])
     visible = np.ones([n, m], bool)
     if isinstance(mask, str):

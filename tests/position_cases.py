@@ -26,6 +26,21 @@ CASES = {
     "another context": {"spatial": [3, 4], "scope": [5, 5], "context": [5, 2]},
     "strides": {"spatial": [2, 3], "scope": [3, 5], "context": [4, 5], "strides": 2},
     "dilation": {"spatial": [5, 6], "scope": [3, 3], "dilation": 2},
+    "axes of their own": {
+        "spatial": [4, 2, 5],
+        "scope": [1, 3, 5],
+        "context": [4, 4, 8],
+        "strides": (1, 2, 2),
+        "dilation": (1, 1, 2),
+    },
+    "image with axes of its own": {
+        "spatial": [4, 3],
+        "scope": [3, 5],
+        "context": [4, 6],
+        "strides": (1, 2),
+        "dilation": (2, 1),
+        "u": 2,
+    },
     "both": {
         "spatial": [4],
         "scope": [3],

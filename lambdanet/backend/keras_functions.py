@@ -89,11 +89,16 @@ def depthwise_conv(
     )
 
 
-def average_pool(x: Tensor, size: int, strides: int, padding: str) -> Tensor:
+def average_pool(x: Tensor, size: Any, strides: Any, padding: str) -> Tensor:
     """Averages over what is on the map; on torch, `keras.ops.average_pool` counts the padding of "same"."""
+    size, strides = (
+        (value, value) if isinstance(value, int) else tuple(value)
+        for value in (size, strides)
+    )
     if keras.config.backend() != "torch" or padding.lower() != "same":
         return ops.average_pool(x, size, strides, padding.lower(), "channels_last")
-    around = [[0, 0], *(_same_padding(n, size, strides) for n in x.shape[1:3]), [0, 0]]
+    axes = zip(x.shape[1:3], size, strides, strict=True)
+    around = [[0, 0], *(_same_padding(*axis) for axis in axes), [0, 0]]
     totals, counts = (
         ops.average_pool(ops.pad(y, around), size, strides, "valid", "channels_last")
         for y in (x, ops.ones_like(x[:1]))

@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lambdanet import backend as K
+from lambdanet.errors import invalid
 
 Size: TypeAlias = "int | K.Tensor"
+PerAxis: TypeAlias = "int | Sequence[int]"  # one number for all axes, or one for each
 product: Callable[[Iterable[Size]], Size] = math.prod
 
 
@@ -21,6 +23,20 @@ def sizes(x: K.Tensor) -> list[Size]:
         dynamic = K.unstack(K.shape(x))  # one operation; an index is four
         shape = [dynamic[i] if size is None else size for i, size in enumerate(shape)]
     return shape
+
+
+def per_axis(
+    value: Any, rank: int, name: str = "a setting per axis"
+) -> tuple[Any, ...]:
+    """Returns one value for each of `rank` axes: the value itself for all of them, or those of a sequence.
+
+    `InputError` for a sequence of another length; `name` is that of the argument in the message.
+    """
+    if not isinstance(value, tuple | list):
+        return (value,) * rank
+    if len(value) != rank:
+        raise invalid(name, f"one value, or one per spatial axis, {rank} here", value)
+    return tuple(value)
 
 
 def ceil_div(size: Size, divisor: Size) -> Size:

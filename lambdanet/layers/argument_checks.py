@@ -5,13 +5,13 @@ All raise `InputError`.
 """
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import keras
-from lambdanet.backend.tensors import product
+from lambdanet.backend.tensors import PerAxis, per_axis, product
 from lambdanet.errors import (
     InputError,
     check_count,
@@ -68,10 +68,28 @@ def own_initializer(initializer: Any) -> Any:
     )
 
 
+def check_per_axis(name: str, value: Any, check: Callable[[str, Any], Any]) -> Any:
+    """Checks an argument that is one value for all spatial axes, or a sequence of one for each.
+
+    Args:
+      name: the name of the argument.
+      value: the argument.
+      check: the check of one value, of the name and the value, which returns it.
+
+    Returns:
+      The value, or a tuple of one to three.
+    """
+    if not isinstance(value, tuple | list):
+        return check(name, value)
+    if len(value) not in (1, 2, 3):
+        raise invalid(name, "one value, or one per spatial axis", value)
+    return tuple(check(name, item) for item in value)
+
+
 def relative_arguments(
-    scope: int | None = 23,
-    dilation: int = 1,
-    map_size: int | Sequence[int] | None = None,
+    scope: int | Sequence[int | None] | None = 23,
+    dilation: PerAxis = 1,
+    map_size: int | Sequence[int | None] | None = None,
     resize: str = "slice",
     use_bias: bool = False,
     implementation: str = "auto",
@@ -79,20 +97,21 @@ def relative_arguments(
     """Checks the arguments of a `RelativePositionEmbedding`, which describes them.
 
     Returns:
-      The arguments by name, with integers of Python and `map_size` as an integer, a tuple or None.
+      The arguments by name, with integers of Python, and tuples for sequences.
     """
-    dilation = check_count("dilation", dilation)
-    scope = None if scope is None else check_scope(scope)
-    if scope is None and dilation > 1:
-        raise invalid("dilation", "1 with scope=None, the whole map", dilation)
+    scope = check_per_axis("scope", scope, _check_scope_or_none)
+    dilation = check_per_axis("dilation", dilation, check_count)
+    ranks = [len(value) for value in (scope, dilation) if isinstance(value, tuple)]
+    rank = max(ranks, default=1)
+    scopes = per_axis(scope, rank, "scope")
+    for r, step in zip(scopes, per_axis(dilation, rank, "dilation"), strict=True):
+        if r is None and step > 1:
+            raise invalid("dilation", "1 with scope=None, the whole map", dilation)
     check_known("resize", resize, RESIZES)
     check_known(
         "implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS)
     )
-    if isinstance(map_size, Sequence):
-        map_size = tuple(check_count("map_size", size) for size in map_size)
-    elif map_size is not None:
-        map_size = check_count("map_size", map_size)
+    map_size = check_per_axis("map_size", map_size, _check_count_or_none)
     return {
         "scope": scope,
         "dilation": dilation,
@@ -101,6 +120,14 @@ def relative_arguments(
         "use_bias": use_bias,
         "implementation": implementation,
     }
+
+
+def _check_scope_or_none(name: str, value: Any) -> int | None:
+    return None if value is None else check_scope(value, name)
+
+
+def _check_count_or_none(name: str, value: Any) -> int | None:
+    return None if value is None else check_count(name, value)
 
 
 def checked_shape(shape: Sequence[int | None], what: str) -> K.Shape:
@@ -135,15 +162,18 @@ def check_mask(
     Returns:
       The mask; one of floating-point numbers as booleans.
     """
+    rank = len(inputs.shape) - 2
+    is_strided = max(per_axis(layer.strides, rank, "strides")) > 1
+    is_pooled = max(per_axis(layer.pool_size, rank, "pool_size")) > 1
     if isinstance(mask, str):
         if mask != "causal":
             raise unknown("mask", mask, ["causal"])
-        if context is not None or layer.strides > 1 or layer.pool_size > 1:
+        if context is not None or is_strided or is_pooled:
             raise InputError(
                 "a causal mask needs the inputs as context and strides of 1; give mask as [n, m] instead"
             )
         return mask
-    if layer.pool_size > 1:
+    if is_pooled:
         raise invalid("pool_size", "1 with a mask [n, m]", layer.pool_size)
     query_map = layer.compute_output_shape(checked_shape(inputs.shape, "input"))
     n = _num_positions(query_map)

@@ -6,7 +6,13 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
-from lambdanet.backend.tensors import at_least_float32, product, sizes
+from lambdanet.backend.tensors import (
+    PerAxis,
+    at_least_float32,
+    per_axis,
+    product,
+    sizes,
+)
 from lambdanet.errors import (
     InputError,
     check_count,
@@ -17,6 +23,7 @@ from lambdanet.layers.argument_checks import (
     check_divisible,
     check_mask,
     check_padding_mask,
+    check_per_axis,
     checked_shape,
     relative_arguments,
 )
@@ -66,7 +73,9 @@ class LambdaLayer(Layer):
       key_dim: k, the depth of a query.
       intra_depth: u, the depth summed over inside keys and values (appendix C.4). The paper pairs
         u > 1 with a scope of 7.
-      scope: r, odd: the position lambda of n sees the r positions around it along each axis; None: all.
+      scope: r, odd: the position lambda of n sees the r positions around it along each axis; None: all. As
+        `strides`, `pool_size` and `dilation`, one value for all axes or one for each: `scope=(3, 7, 7)` and
+        `strides=(1, 2, 2)` for videos, `scope=(None, 5)` for all of the first axis.
       position: "relative", "unstructured" (one embedding for each pair of positions), None (content only),
         or an embedding layer, which several lambda layers may share, and which has the arguments from `scope`
         on that follow.
@@ -122,17 +131,17 @@ class LambdaLayer(Layer):
         num_heads: int = 4,
         key_dim: int = 16,
         intra_depth: int = 1,
-        scope: int | None = 23,
+        scope: int | Sequence[int | None] | None = 23,
         position: str | PositionEmbedding | None = "relative",
         content: bool = True,
         key_normalization: str | None = "softmax",
         query_normalization: str | None = None,
         use_batch_norm: bool = True,
         multi_head: bool = False,
-        strides: int = 1,
-        pool_size: int = 1,
-        dilation: int = 1,
-        map_size: int | Sequence[int] | None = None,
+        strides: PerAxis = 1,
+        pool_size: PerAxis = 1,
+        dilation: PerAxis = 1,
+        map_size: int | Sequence[int | None] | None = None,
         resize: str = "slice",
         position_bias: bool = False,
         implementation: str = "auto",
@@ -146,9 +155,8 @@ class LambdaLayer(Layer):
         self.num_heads, self.key_dim, self.intra_depth = check_counts(
             num_heads=num_heads, key_dim=key_dim, intra_depth=intra_depth
         )
-        self.strides, self.pool_size = check_counts(
-            strides=strides, pool_size=pool_size
-        )
+        self.strides = check_per_axis("strides", strides, check_count)
+        self.pool_size = check_per_axis("pool_size", pool_size, check_count)
         self.filters = None if filters is None else check_count("filters", filters)
         if self.filters is not None:
             check_divisible(self.filters, self.num_heads)
@@ -256,8 +264,12 @@ class LambdaLayer(Layer):
         )
         self._queries_norm = build_norm(self, "queries_norm", queries)
         self._values_norm = build_norm(self, "values_norm", values)
+        rank = len(input_shape) - 2
+        per_axis(self.pool_size, rank, "pool_size")
+        per_axis(self.strides, rank, "strides")
         if self.position is not None:
-            queries_shape = strided_shape(input_shape, self._geometry.query_strides)
+            steps = [axis.query_strides for axis in self._geometry.along(rank)]
+            queries_shape = strided_shape(input_shape, tuple(steps))
             self.position.build_for(queries_shape[1:-1], context_shape[1:-1])
         super().build(input_shape)
 
@@ -293,9 +305,10 @@ class LambdaLayer(Layer):
             if context is None:
                 query_mask = K.reshape(padding_mask, sizes(inputs)[:-1])
         context = inputs if context is None else context
-        if self._geometry.query_strides > 1:
-            every = slice(None, None, self.strides)
-            every_query = (slice(None), *[every] * (len(inputs.shape) - 2))
+        axes = self._geometry.along(len(inputs.shape) - 2)
+        if any(axis.query_strides > 1 for axis in axes):
+            every = [slice(None, None, axis.query_strides) for axis in axes]
+            every_query = (slice(None), *every)
             inputs = inputs[every_query]
             query_mask = None if query_mask is None else query_mask[every_query]
         # One map for each lambda: [b, *query_size, h, k], [b, *context_size, k, u], [b, *context_size, v, u].
@@ -321,7 +334,7 @@ class LambdaLayer(Layer):
             ]
         if padding_mask is not None:
             values = [_without_padding(x, padding_mask) for x in values]
-        if query_mask is not None and self.pool_size > 1:
+        if query_mask is not None and self._geometry.has_pool:
             queries = [_without_padding(x, query_mask) for x in queries]
         masks = mask, padding_mask
         maps = enumerate(zip(queries, keys, values, strict=True))
@@ -329,7 +342,7 @@ class LambdaLayer(Layer):
             self._apply_lambda(index, qkv, masks, training) for index, qkv in maps
         ]
         y = K.concatenate(outputs, axis=-2)  # [b, *query_size, h, v]
-        if query_mask is not None and self.pool_size > 1:
+        if query_mask is not None and self._geometry.has_pool:
             # Averages over all positions of windows become those over what is no padding.
             y = K.divide_no_nan(y, self._visible_shares(query_mask, y.dtype))
         return K.reshape(y, [*sizes(y)[:-2], self.num_heads * v])
@@ -339,10 +352,10 @@ class LambdaLayer(Layer):
     ) -> K.Tensor | None:
         """Returns Keras's mask of the outputs, [b, n]: with strides, of windows that are not all padding."""
         mask = compat.mask_of(inputs)
-        if mask is None or self.strides == 1:
-            return mask
-        if self.pool_size == 1:
-            return mask[:, :: self.strides]
+        if mask is None:
+            return None
+        if not self._geometry.has_pool:
+            return mask[:, :: per_axis(self.strides, 1)[0]]
         return self._visible_shares(mask, "float32")[:, :, 0, 0] > 0
 
     def _visible_shares(self, query_mask: K.Tensor, dtype: K.DType) -> K.Tensor:

@@ -83,10 +83,12 @@ class TableLayer(Layer):
         )
 
 
-def strided_shape(shape: K.Shape, strides: int) -> K.Shape:
+def strided_shape(shape: K.Shape, strides: tensors.PerAxis) -> K.Shape:
     """Returns the shape of maps with strides: [b, *size, c] -> [b, *size / strides, c], rounded up."""
     b, *size, channels = shape
-    size = [None if n is None else tensors.ceil_div(n, strides) for n in size]
+    steps = tensors.per_axis(strides, len(size), "strides")
+    sides = zip(size, steps, strict=True)
+    size = [None if n is None else tensors.ceil_div(n, step) for n, step in sides]
     return (b, *size, channels)
 
 

@@ -129,10 +129,12 @@ class RelativePositionEmbedding(PositionEmbedding):
 
     Args:
       key_dim, intra_depth, num_lambdas, embeddings_initializer: as in `PositionEmbedding`.
-      scope: r, odd: a query sees r positions along each axis; None: the whole map.
-      dilation: the distance between positions that a query sees; 1 for the scope None.
-      map_size: for the scope None, the size of the map that the table is for, an integer or one per axis;
-        default: the size of the first input.
+      scope: r, odd: a query sees r positions along each axis; None: the whole map. Or one of these per axis:
+        (3, None) for three rows and all columns.
+      dilation: the distance between positions that a query sees, a number or one per axis; 1 for the scope
+        None.
+      map_size: for the scope None, the size of the map that the table is for, an integer or one per axis,
+        where those along other axes are not used; default: the size of the first input.
       resize: for the scope None and maps of another size: "slice" uses the offsets that occur, on maps no
         larger than `map_size`; "interpolate" stretches the table over any map.
       use_bias: whether to add a vector of depth k to the position lambda of every value channel.
@@ -148,9 +150,9 @@ class RelativePositionEmbedding(PositionEmbedding):
         key_dim: int = 16,
         intra_depth: int = 1,
         num_lambdas: int = 1,
-        scope: int | None = 23,
-        dilation: int = 1,
-        map_size: int | Sequence[int] | None = None,
+        scope: int | Sequence[int | None] | None = 23,
+        dilation: tensors.PerAxis = 1,
+        map_size: int | Sequence[int | None] | None = None,
         resize: str = "slice",
         use_bias: bool = False,
         implementation: str = "auto",
@@ -174,11 +176,15 @@ class RelativePositionEmbedding(PositionEmbedding):
         if self.table is not None:
             self._check_rank(rank)
             return
-        if self.scope is None:
-            self.map_size = self._full_map_size(context_size)
-            lengths = [2 * size - 1 for size in self.map_size]
-        else:
-            lengths = [self.scope] * rank
+        scopes = tensors.per_axis(self.scope, rank, "scope")
+        tensors.per_axis(self.dilation, rank, "dilation")
+        sides: Sequence[Any] = scopes
+        if None in scopes:
+            sides = self.map_size = self._full_map_size(scopes, context_size)
+        lengths = [
+            2 * side - 1 if r is None else r
+            for r, side in zip(scopes, sides, strict=True)
+        ]
         self.table = self._add_table(lengths)
         if self.use_bias:
             self.bias = self.add_weight(
@@ -186,7 +192,8 @@ class RelativePositionEmbedding(PositionEmbedding):
             )
 
     def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
-        table = self._fitted(term) if self.scope is None else term.table
+        scopes = tensors.per_axis(self.scope, len(term.query_size))
+        table = self._fitted(term, scopes) if None in scopes else term.table
         if isinstance(mask, str):
             table = relative_positions.mask_future_offsets(table, len(term.query_size))
         geometry = dataclasses.replace(term.geometry, dilation=self.dilation)
@@ -194,8 +201,15 @@ class RelativePositionEmbedding(PositionEmbedding):
         if mask is None or isinstance(mask, str):
             outputs = position_lambdas.apply_term(term, self.implementation)
         else:
-            size = zip(term.query_size, term.context_size, strict=True)
-            axes = [PairAxis(n, m, 0, geometry.strides, self.dilation) for n, m in size]
+            axes = [
+                PairAxis(n, m, 0, axis.strides, axis.dilation)
+                for n, m, axis in zip(
+                    term.query_size,
+                    term.context_size,
+                    geometry.along(len(scopes)),
+                    strict=True,
+                )
+            ]
             embeddings = relative_positions.expand_table(table, axes)
             outputs = products.apply_embeddings(
                 term.queries,
@@ -225,38 +239,39 @@ class RelativePositionEmbedding(PositionEmbedding):
             )
 
     def _full_map_size(
-        self, context_size: Sequence[int | None]
-    ) -> Sequence[int | None]:
-        if self.map_size is None:
-            if None in context_size:
+        self, scopes: Sequence[int | None], context_size: Sequence[int | None]
+    ) -> tuple[int | None, ...]:
+        """Returns the size of the map along the axes of the scope None, and None along the others."""
+        rank = len(scopes)
+        given = tensors.per_axis(self.map_size, rank, "map_size")
+        sides = []
+        for r, side, size in zip(scopes, given, context_size, strict=True):
+            if r is None and side is None and size is None:
                 raise invalid(
                     "the map of a global scope",
                     "of known size",
                     tuple(context_size),
                     "or set map_size",
                 )
-            return tuple(context_size)
-        sizes = (
-            (self.map_size,) * len(context_size)
-            if isinstance(self.map_size, int)
-            else self.map_size
-        )
-        if len(sizes) != len(context_size):
-            raise invalid(
-                "map_size", f"an integer or {len(context_size)} of them", sizes
-            )
-        return sizes
+            sides.append((side or size) if r is None else None)
+        return tuple(sides)
 
-    def _fitted(self, term: PositionTerm) -> K.Tensor:
-        """Fits a global table to maps of another size."""
-        strides = term.geometry.query_strides
-        sizes = zip(term.query_size, term.context_size, strict=True)
-        extents = [_largest(m, (n - 1) * strides + 1) for n, m in sizes]
+    def _fitted(self, term: PositionTerm, scopes: Sequence[int | None]) -> K.Tensor:
+        """Fits a table to maps of another size, along the axes of the scope None."""
+        lengths = list(term.scope)
+        axes = term.geometry.along(len(scopes))
+        extents = []
+        for number, r in enumerate(scopes):
+            last_query = (term.query_size[number] - 1) * axes[number].query_strides
+            extent = _largest(term.context_size[number], last_query + 1)
+            extents.append(extent)
+            if r is None:
+                lengths[number] = 2 * extent - 1
         if self.resize == "interpolate":
-            return relative_positions.resize_table(
-                term.table, [2 * extent - 1 for extent in extents]
-            )
+            return relative_positions.resize_table(term.table, lengths)
         for extent, size in zip(extents, self.map_size, strict=True):
+            if size is None:
+                continue
             if isinstance(extent, int) and extent > size:
                 raise invalid(
                     "the size of the map",

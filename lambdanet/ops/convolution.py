@@ -117,25 +117,27 @@ def _correlate(
     term: PositionTerm,
 ) -> K.Tensor:
     """Runs a convolution so that output i is centered on position `strides * i`, for every query."""
-    strides = term.geometry.query_strides
-    dilation = term.geometry.dilation
-    rank = len(term.query_size)
-    for axis, n in enumerate(term.query_size, start=1):
-        halo = kernel.shape[axis - 1] // 2 * dilation
+    axes = term.geometry.along(len(term.query_size))
+    for number, (n, axis) in enumerate(zip(term.query_size, axes, strict=True)):
+        halo = kernel.shape[number] // 2 * axis.dilation
         images = tensors.pad(
             images,
-            axis,
+            number + 1,
             halo,
-            (n - 1) * strides + 1 + halo - tensors.sizes(images)[axis],
+            (n - 1) * axis.query_strides + 1 + halo - tensors.sizes(images)[number + 1],
         )
-    # TensorFlow has no kernels for strides and dilation together.
-    slices = strides > 1 and dilation > 1
-    steps = [1 if slices else strides] * rank
+    strides = [axis.query_strides for axis in axes]
+    dilations = [axis.dilation for axis in axes]
+    # TensorFlow has no kernels for strides and dilation together, nor depthwise ones for different strides.
+    slices = max(strides) > 1 and (max(dilations) > 1 or len(set(strides)) > 1)
     outputs = convolution(
-        images, kernel, strides=steps, padding="VALID", dilations=[dilation] * rank
+        images,
+        kernel,
+        strides=[1] * len(axes) if slices else strides,
+        padding="VALID",
+        dilations=dilations,
     )
-    return (
-        outputs[(slice(None), *[slice(None, None, strides)] * rank)]
-        if slices
-        else outputs
-    )
+    if not slices:
+        return outputs
+    every = [slice(None, None, step) for step in strides]
+    return outputs[(slice(None), *every)]

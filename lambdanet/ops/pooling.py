@@ -48,26 +48,26 @@ def gather(x: K.Tensor, axes: Sequence[Windows]) -> K.Tensor:
     return x
 
 
-def mean(x: K.Tensor, rank: int, length: int, strides: int) -> K.Tensor:
-    """Averages over windows along some axes, with "same" padding that does not count.
+def mean(x: K.Tensor, lengths: Sequence[int], strides: Sequence[int]) -> K.Tensor:
+    """Averages over windows along the first axes, with "same" padding that does not count.
 
     Args:
       x: [b, *size, ...].
-      rank: the number of axes in `size`.
-      length: the positions of a window along each axis.
-      strides: the distance between windows.
+      lengths: the positions of a window along each axis of `size`.
+      strides: the distance between windows along each of them.
 
     Returns:
       [b, *counts, ...], one position per window: `size / strides`, rounded up.
     """
+    rank = len(lengths)
     depth = sizes(x)[rank + 1 :]
     pooled = _flat(x, rank)
     if rank == 2:
-        pooled = K.average_pool(pooled, length, strides, "SAME")
+        pooled = K.average_pool(pooled, lengths, strides, "SAME")
     else:  # TensorFlow has no kernels for every type and gradient of the other ranks
         axes = [
-            Windows.with_same_padding(n, length, strides)
-            for n in sizes(x)[1 : rank + 1]
+            Windows.with_same_padding(*axis)
+            for axis in zip(sizes(x)[1 : rank + 1], lengths, strides, strict=True)
         ]
         for number, axis in enumerate(axes, start=1):
             pooled = K.add_n(_shifted(pooled, number, axis))

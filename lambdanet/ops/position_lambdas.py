@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from lambdanet import backend as K
 from lambdanet.backend.device import Device, Speed
+from lambdanet.backend.tensors import PerAxis
 from lambdanet.errors import check_known
 from lambdanet.ops import kernels, products
 from lambdanet.ops.convolution import Convolution
@@ -35,10 +36,10 @@ def apply_position_lambdas(
     values: K.Tensor,
     table: K.Tensor,
     implementation: str = "auto",
-    strides: int = 1,
-    dilation: int = 1,
+    strides: PerAxis = 1,
+    dilation: PerAxis = 1,
     block: Sequence[int] | None = None,
-    pool_size: int = 1,
+    pool_size: PerAxis = 1,
     content: K.Tensor | None = None,
     training: bool | None = None,
 ) -> K.Tensor:
@@ -52,11 +53,12 @@ def apply_position_lambdas(
         axis, for the offsets -(r // 2) ... r // 2 from query to context, in steps of `dilation`.
       implementation: one of `IMPLEMENTATIONS`, which is then the form on every device, or "auto" for the
         one that is fastest on this process's device (see `lambdanet.ops.kernels`).
-      strides: the distance between queries.
-      dilation: the distance between offsets.
+      strides: the distance between queries, a number or one per axis.
+      dilation: the distance between offsets, a number or one per axis.
       block: for the blocked forms, the queries per block along each axis; default: by cost.
       pool_size: the side of the windows over which outputs are averaged, `strides` apart, with "same"
-        padding. With more than 1, there must be a query for every position of the context.
+        padding, a number or one per axis. Along an axis with more than 1, there must be a query for every
+        position of the context.
       content: a content lambda, [b, k, v], to add to all position lambdas.
       training: False if no gradient is needed, to choose by the time of the forward pass alone.
 

@@ -31,14 +31,14 @@ from collections.abc import Callable, Sequence
 
 from lambdanet import backend as K
 from lambdanet.backend.device import Device, Speed
-from lambdanet.backend.tensors import Size, ceil_div, sizes
+from lambdanet.backend.tensors import PerAxis, Size, ceil_div, per_axis, sizes
 from lambdanet.ops import content_lambdas, pooling
 from lambdanet.ops.blocking import BlockAxis
 
 
 @dataclasses.dataclass(frozen=True)
-class Geometry:
-    """The spacing of outputs, queries and offsets on the context, the same along every axis.
+class Spacing:
+    """The spacing of outputs, queries and offsets on the context along one axis.
 
     Attributes:
       strides: the distance between outputs.
@@ -56,11 +56,50 @@ class Geometry:
         """The distance between the queries that are given."""
         return self.strides if self.pool_size == 1 else 1
 
+    @property
+    def pool_strides(self) -> int:
+        """The distance between pools, in queries."""
+        return 1 if self.pool_size == 1 else self.strides
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """The spacing along every axis; each attribute is a number for all axes, or one for each of them.
+
+    Attributes:
+      strides, dilation, pool_size: as in `Spacing`.
+    """
+
+    strides: PerAxis = 1
+    dilation: PerAxis = 1
+    pool_size: PerAxis = 1
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int):
+                # One number if it is the same along all axes, so that equal geometries are equal.
+                same = value[0] if len(set(value)) == 1 else tuple(value)
+                object.__setattr__(self, field.name, same)
+
+    def along(self, rank: int) -> list[Spacing]:
+        """Returns the spacing along each of `rank` axes."""
+        fields = self.strides, self.dilation, self.pool_size
+        by_axis = [per_axis(value, rank) for value in fields]
+        return [Spacing(*values) for values in zip(*by_axis, strict=True)]
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether outputs are averages along any axis."""
+        return self.pool_size != 1
+
     def pool(self, x: K.Tensor) -> K.Tensor:
         """Averages over the positions of each output: [b, *query_size, h, v] -> [b, *output_size, h, v]."""
-        if self.pool_size == 1:
+        if not self.has_pool:
             return x
-        return pooling.mean(x, len(x.shape) - 3, self.pool_size, self.strides)
+        axes = self.along(len(x.shape) - 3)
+        lengths = [axis.pool_size for axis in axes]
+        return pooling.mean(x, lengths, [axis.pool_strides for axis in axes])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,13 +224,14 @@ def cut_axes(
     Returns:
       One axis for each of the map, in positions of the context.
     """
-    strides = part.geometry.query_strides
-    dilation = part.geometry.dilation
     axes = []
     lengths = block or part.query_size
-    for n, m, r, length in zip(
-        part.query_size, part.context_size, part.scope, lengths, strict=True
+    spacings = part.geometry.along(len(lengths))
+    for n, m, r, length, spacing in zip(
+        part.query_size, part.context_size, part.scope, lengths, spacings, strict=True
     ):
+        strides = spacing.query_strides
+        dilation = spacing.dilation
         if block is None or (isinstance(n, int) and n <= length):
             axes.append(BlockAxis(n, m, 0, strides, dilation, step=m))
         else:

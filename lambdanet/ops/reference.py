@@ -9,6 +9,7 @@ depth, u intra-depth, r scope of the relative positions.
 from collections.abc import Sequence
 
 from lambdanet import backend as K
+from lambdanet.backend.tensors import PerAxis, per_axis
 from lambdanet.ops.content_lambdas import as_boolean, visible_pairs
 
 
@@ -86,8 +87,8 @@ def gather_embeddings(
     table: K.Tensor,
     query_size: Sequence[int],
     context_size: Sequence[int],
-    strides: int = 1,
-    dilation: int = 1,
+    strides: PerAxis = 1,
+    dilation: PerAxis = 1,
 ) -> K.Tensor:
     """Reads the embedding of every pair of positions from a table of relative positions.
 
@@ -96,25 +97,26 @@ def gather_embeddings(
         from query to context, in steps of `dilation`.
       query_size: queries along each axis; query i is at position `strides * i` of the context.
       context_size: context positions along each axis.
-      strides: the distance between queries.
-      dilation: the distance between offsets.
+      strides: the distance between queries, a number or one per axis.
+      dilation: the distance between offsets, a number or one per axis.
 
     Returns:
       [n, m, k, u], zero for pairs out of scope.
     """
     *scope, k, u = table.shape
     # [n, axes], [m, axes]
-    queries = strides * _positions(query_size)
+    queries = K.convert_to_tensor(per_axis(strides, len(scope))) * _positions(
+        query_size
+    )
     context = _positions(context_size)
     distances = context - queries[:, K.newaxis]  # [n, m, axes]
     in_scope = True  # [n, m]
     row = 0  # [n, m]
-    for axis, r in enumerate(scope):
+    steps = per_axis(dilation, len(scope))
+    for axis, (r, step) in enumerate(zip(scope, steps, strict=True)):
         # From the first row of the table.
-        offset = distances[..., axis] // dilation + r // 2
-        in_scope &= (
-            (distances[..., axis] % dilation == 0) & (offset >= 0) & (offset < r)
-        )
+        offset = distances[..., axis] // step + r // 2
+        in_scope &= (distances[..., axis] % step == 0) & (offset >= 0) & (offset < r)
         row = row * r + offset
     table = K.concatenate(
         [K.zeros([1, k, u], table.dtype), K.reshape(table, [-1, k, u])], axis=0

@@ -81,7 +81,7 @@ def expand_table(
 
     Args:
       table: [r, ..., k] or [r, ..., k, u], one axis of offsets per spatial axis.
-      axes: the pairs along each spatial axis, all with the same `pool_size`.
+      axes: the pairs along each spatial axis.
       read_first: reads the first of several axes, after the others, which `read_rows` reads.
 
     Returns:
@@ -89,7 +89,7 @@ def expand_table(
       the positions of a pool and the depth.
     """
     rank = len(axes)
-    pool_size = axes[0].pool_size
+    pools = [axis.pool_size for axis in axes]
     *scope, k, u = [*tensors.sizes(table), 1][: rank + 2]
     # From the last axis to the first: [..., r, p, q] -> [..., n * p, m * q], where p ends in k and q in u.
     p = k
@@ -97,18 +97,19 @@ def expand_table(
     for number, axis in reversed(list(enumerate(axes))):
         table = K.reshape(table, [tensors.product(scope[:number]), scope[number], p, q])
         table = (read_rows if number or rank == 1 else read_first)(table, axis)
-        p = axis.num_queries * pool_size * p
+        p = axis.num_queries * axis.pool_size * p
         q = axis.num_context * q
     query_size = [axis.num_queries for axis in axes]
-    if pool_size > 1:  # positions of a pool next to the depth
-        table = K.reshape(
-            table, [size for n in query_size for size in (n, pool_size)] + [k, q]
-        )
+    if max(pools) > 1:  # positions of a pool next to the depth
+        by_pool = [size for axis in axes for size in (axis.num_queries, axis.pool_size)]
+        table = K.reshape(table, [*by_pool, k, q])
         table = K.transpose(
             table,
             [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank, 2 * rank + 1],
         )
-    return K.reshape(table, [tensors.product(query_size), pool_size**rank * k, q])
+    return K.reshape(
+        table, [tensors.product(query_size), tensors.product(pools) * k, q]
+    )
 
 
 @tensors.constant_folding

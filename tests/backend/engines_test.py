@@ -43,7 +43,13 @@ def computed(tmp_path_factory):
     return {engine: dict(np.load(folder / f"{engine}.npz")) for engine in processes}
 
 
-PARTS = [(engine, part) for engine in ENGINES for part in run_on_engine.parts(engine)]
+# Those of `run_on_engine` that tf_keras has computed.
+PARTS = [
+    (engine, part)
+    for engine in ENGINES
+    for part in run_on_engine.parts(engine)
+    if part not in run_on_engine.NEWER
+]
 
 
 @pytest.mark.parametrize(("engine", "part"), PARTS)

@@ -22,7 +22,6 @@ def lambda_layers(draw):
         "num_heads": num_heads,
         "key_dim": draw(strategies.integers(1, 4)),
         "intra_depth": draw(strategies.sampled_from([1, 1, 2])),
-        "scope": draw(strategies.sampled_from([1, 3, 5, 9, None])),
         "position": draw(
             strategies.sampled_from(["relative", "relative", "unstructured", None])
         ),
@@ -47,13 +46,17 @@ def lambda_layers(draw):
     else:
         mask = draw(strategies.sampled_from([None, "random", "examples"]))
     has_padding = draw(strategies.booleans())
-    arguments["strides"] = (
-        1 if mask == "causal" else draw(strategies.sampled_from([1, 1, 2]))
-    )
-    if arguments["scope"] is None:
+
+    def one_or_per_axis(values):
+        one = strategies.sampled_from(values)
+        return draw(one | strategies.tuples(*[one] * rank))
+
+    arguments["strides"] = 1 if mask == "causal" else one_or_per_axis([1, 1, 2])
+    scope = arguments["scope"] = one_or_per_axis([1, 3, 5, 9, None])
+    if scope is None or (isinstance(scope, tuple) and None in scope):
         arguments["map_size"] = 2 * max([*spatial, *(context or [])])
     else:
-        arguments["dilation"] = draw(strategies.sampled_from([1, 1, 2]))
+        arguments["dilation"] = one_or_per_axis([1, 1, 2])
     return arguments, spatial, context, mask, has_padding
 
 
@@ -65,7 +68,7 @@ def test_lambda_layers_equal_the_paper_equations(configuration):
     x = rng.normal(size=[2, *spatial, 3])
     context = None if context_size is None else rng.normal(size=[2, *context_size, 2])
     layer = lambdanet.LambdaLayer(**arguments, dtype="float64")
-    n = np.prod([-(-side // arguments["strides"]) for side in spatial])
+    n = np.prod(layer.compute_output_shape([2, *spatial, 3])[1:-1])
     m = np.prod(context_size or spatial)
     if mask == "random":
         mask = rng.integers(0, 2, [n, m])

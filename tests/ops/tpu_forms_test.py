@@ -16,8 +16,10 @@ from helpers import (
 from lambdanet.backend import device
 from lambdanet.ops import kernels, position_lambdas, reference
 from lambdanet.ops.position_term import Geometry, PositionTerm
+from lambdanet.ops.products import Product
 from lambdanet.ops.tpu import block_diagonal, row_convolution
 from lambdanet.ops.tpu.block_diagonal import BlockDiagonal
+from lambdanet.ops.tpu.products import PooledQueries
 from lambdanet.ops.tpu.row_convolution import RowConvolution
 
 TPU = device.DEVICES["TPU"]
@@ -177,4 +179,29 @@ def test_form_is_not_applicable(form, size, scope, options, monkeypatch):
 
     trace.get_concrete_function(
         tf.TensorSpec([b, *size, h, 16]), tf.TensorSpec([b, *size, 16, 1])
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "context", "geometry"),
+    [
+        ([6, 5], [6, 5], Geometry((1, 2), (2, 1), (1, 3))),
+        ([3, 5], [6, 5], Geometry((2, 3), 1, (1, 3))),
+        ([2, 6, 5], [4, 6, 5], Geometry((2, 2, 2), 1, (1, 3, 2))),
+    ],
+)
+def test_pooled_queries_with_a_pool_along_some_axes(size, context, geometry):
+    """Equal to the products of all queries, and then the mean of each pool."""
+    rng = np.random.default_rng(0)
+    scope = [3, 5, 3][: len(size)]
+    shapes = [2, *size, 2, 3], [2, *context, 4, 2], [*scope, 3, 2], [2, 3, 4]
+    queries, values, table, content = (
+        tf.constant(rng.normal(size=shape)) for shape in shapes
+    )
+    term = PositionTerm(queries, values, table, geometry, content)
+    assert_equal_with_gradients(
+        on_tpu(PooledQueries(), term),
+        on_tpu(Product(query_first=True), term),
+        inputs_of(term),
+        1e-9,
     )

@@ -67,6 +67,18 @@ CASES = {
         (2, 9, 8),
         {"mask": np.stack([np.tri(9), np.tri(9).T])},
     ),
+    "video": (
+        partial(
+            LambdaLayer, 8, scope=(3, 5, 3), strides=(1, 2, 2), pool_size=(1, 3, 3)
+        ),
+        (2, 3, 4, 5, 8),
+        {},
+    ),
+    "spectrogram": (
+        partial(LambdaLayer, 8, scope=(None, 3), dilation=(1, 2), strides=(1, 2)),
+        (2, 6, 7, 8),
+        {},
+    ),
     "volume": (
         partial(LambdaLayer, 8, scope=3, position_bias=True),
         (2, 3, 4, 5, 8),
@@ -80,6 +92,8 @@ CASES = {
     ),
     "max_pool": (partial(lambdanet.CenteredMaxPooling2D, 3, 2), (2, 9, 6, 8), {}),
 }
+# Cases that are newer than the tag `last-with-both-kerases`.
+NEWER = ("LambdaLayer_axes", "padding", "examples", "video", "spectrogram")
 NAME = "lambda_resnet_tiny"
 OPTIONS = {"num_classes": 4, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}
 LABELS = np.arange(8) % 4

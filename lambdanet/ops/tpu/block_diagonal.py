@@ -42,20 +42,22 @@ class BlockDiagonal(Form):
 
 def candidates(sizes: Sizes) -> list[Form]:
     """Applicable where the map is about as large as the scope and eight queries fill a tile."""
-    is_pooled = sizes.geometry.pool_size > 1
+    is_pooled = sizes.geometry.has_pool
     n = product(sizes.query_size)
     if sizes.query_size != sizes.context_size or not sizes.known:
         return []
     # The gradient of the padding takes what is saved.
     if sizes.needs_gradient and (is_pooled or n % GROUP):
         return []
-    reach = min(r / side for r, side in zip(sizes.scope, sizes.query_size, strict=True))
+    axes = sizes.geometry.along(len(sizes.scope))
+    sides = zip(sizes.scope, sizes.query_size, axes, strict=True)
+    reach = min(axis.dilation * r / side for r, side, axis in sides)
     fits = (
         GROUP * sizes.k == LANES
         and sizes.h <= MAX_HEADS
         and sizes.h * sizes.v <= MAX_FILTERS
     )
-    fits = fits and sizes.v <= LANES and sizes.geometry.dilation * reach >= MIN_SCOPE
+    fits = fits and sizes.v <= LANES and reach >= MIN_SCOPE
     return (
         [BlockDiagonal()]
         if fits and n in (POOLED_POSITIONS if is_pooled else POSITIONS)

@@ -44,35 +44,36 @@ class PooledQueries(Form):
     """Contracts the queries of a pool first, on maps of known size."""
 
     def seconds(self, sizes: Sizes, speed: Speed) -> float:
-        strides = sizes.geometry.strides
-        pool_size = sizes.geometry.pool_size
-        counts = tuple(ceil_div(n, strides) for n in sizes.query_size)
-        pooled = dataclasses.replace(
-            sizes, query_size=counts, k=sizes.k * pool_size ** len(counts)
-        )
+        axes = sizes.geometry.along(len(sizes.query_size))
+        pairs = zip(sizes.query_size, axes, strict=True)
+        counts = tuple(ceil_div(n, axis.pool_strides) for n, axis in pairs)
+        positions = product([axis.pool_size for axis in axes])
+        pooled = dataclasses.replace(sizes, query_size=counts, k=sizes.k * positions)
         return Product(query_first=True).seconds(pooled, speed)
 
     def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
         b, *size, h, k = sizes(term.queries)
         v = term.values.shape[-2]
-        geometry = term.geometry
-        pools = [
-            pooling.Windows.with_same_padding(n, geometry.pool_size, geometry.strides)
-            for n in size
-        ]
-        counts = [pool.count for pool in pools]
-        positions = geometry.pool_size ** len(pools)
-        axes = [
-            PairAxis(
-                pool.count,
-                m,
-                -pool.first,
-                geometry.strides,
-                geometry.dilation,
-                geometry.pool_size,
+        pools = []
+        axes = []
+        spacings = term.geometry.along(len(size))
+        for n, m, spacing in zip(size, term.context_size, spacings, strict=True):
+            pool = pooling.Windows.with_same_padding(
+                n, spacing.pool_size, spacing.pool_strides
             )
-            for pool, m in zip(pools, term.context_size, strict=True)
-        ]
+            pools.append(pool)
+            axes.append(
+                PairAxis(
+                    pool.count,
+                    m,
+                    -pool.first,
+                    spacing.strides,
+                    spacing.dilation,
+                    spacing.pool_size,
+                )
+            )
+        counts = [pool.count for pool in pools]
+        positions = product([spacing.pool_size for spacing in spacings])
         # [n, positions * k, m * u]
         embeddings = expand_table(term.table, axes, read_slices)
         n = product(counts)
@@ -89,7 +90,7 @@ class PooledQueries(Form):
 
 def pooled_candidates(sizes: Sizes) -> list[Form]:
     """Returns `PooledQueries` for maps of known size with a pool."""
-    return [PooledQueries()] if sizes.geometry.pool_size > 1 and sizes.known else []
+    return [PooledQueries()] if sizes.geometry.has_pool and sizes.known else []
 
 
 def candidates(sizes: Sizes) -> list[Form]:
