@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and folders that are written completely or not at all."""
+"""Files and folders that are written completely or not at all, and by one process at a time."""
 
 import contextlib
 import os
 import re
+import socket
 import tempfile
 import uuid
 import zlib
@@ -15,6 +16,7 @@ from lambdanet.errors import InputError, invalid
 # The chunk after the header of the PNG files that `write_output` writes, and the beginning of such a file.
 _TEXT = b"tEXtSoftware\0lambdanet"
 PNG_MARK = (len(_TEXT) - 4).to_bytes(4) + _TEXT + zlib.crc32(_TEXT).to_bytes(4)
+LOCK = ".lock"  # in a folder that `locked` holds
 MARKED_PNG = rb"\x89PNG.{29}" + re.escape(PNG_MARK)
 
 
@@ -217,3 +219,61 @@ def atomic_dir(path: str, name: str = "out") -> Iterator[str]:
     finally:
         if tf.io.gfile.exists(staging):
             tf.io.gfile.rmtree(staging)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str = "model_dir") -> Iterator[None]:
+    """Keeps a second run out of a folder, which is created if needed, and removed again if it stays empty.
+
+    It is a lock of the kernel on an open file, so it ends with the process in any case; on NFS it holds
+    between hosts. The file names the process, for the message of the second run. Needs filelock, of the
+    extra `train`.
+
+    Args:
+      folder: the path of the folder.
+      name: the name of the folder in messages.
+
+    Raises:
+      InputError: another run, in any process, holds the lock, or the folder cannot be written.
+    """
+    import filelock
+
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    file = folder / LOCK
+    process = os.getpid()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    except OSError as error:
+        raise InputError(f"{name} {str(folder)!r} cannot be written: {error}") from None
+    # It tries again for a moment, because a run that ends removes its file.
+    lock = filelock.FileLock(
+        file, timeout=0.1, poll_interval=0.02, fallback_to_soft=False
+    )
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        holder = ""
+        with contextlib.suppress(OSError):
+            holder = file.read_text(errors="replace")[:200].strip()
+        raise InputError(
+            f"{name} {str(folder)!r} is in use by {holder or 'another process'}"
+        ) from None
+    except OSError as error:
+        print(
+            f"{name} {str(folder)!r} is on a file system without locks ({error}): "
+            "a second run in it cannot be detected",
+            flush=True,
+        )
+    file.write_text(f"process {process} on host {socket.gethostname()!r}\n")
+    own = file.stat()
+    try:
+        yield
+    finally:
+        if os.getpid() == process:  # not in a forked child
+            with contextlib.suppress(OSError):
+                if os.path.samestat(own, file.stat()):
+                    file.unlink()
+                for path in created:
+                    path.rmdir()
+            lock.release()

@@ -7,6 +7,7 @@ from typing import Any
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
+from lambdanet.files import locked
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.class_names import Classes, read_class_map
 from lambdanet.training.data.dataset import Dataset
@@ -14,7 +15,6 @@ from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.create_devices import create_devices
 from lambdanet.training.run.preemption import StopRequest
 from lambdanet.training.run.run import Run, TrainOptions
-from lambdanet.training.run.run_lock import locked
 
 
 def train(

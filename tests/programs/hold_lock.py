@@ -10,7 +10,7 @@ import signal
 import sys
 
 from lambdanet.errors import InputError
-from lambdanet.training.run.run_lock import locked
+from lambdanet.files import locked
 
 try:
     with locked(pathlib.Path(sys.argv[1])):

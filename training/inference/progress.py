@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import read_remote, write_output
-from lambdanet.training.run.run_lock import locked
+from lambdanet.files import locked, read_remote, write_output
 
 FOLDER = ".progress"
 SETTINGS = "settings.json"

@@ -13,10 +13,10 @@ from PIL import Image
 
 from lambdanet import cli
 from lambdanet.errors import InputError
+from lambdanet.files import locked
 from lambdanet.training.data import records
 from lambdanet.training.inference.classifier import Classifier
 from lambdanet.training.inference.predict import predict_files
-from lambdanet.training.run.run_lock import locked
 from lambdanet.training.serving.predict import predict
 
 COLORS = {"a/1.png": (255, 0, 0), "a/2.bmp": (0, 200, 0), "b/3.png": (0, 0, 150)}

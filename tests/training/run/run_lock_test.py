@@ -15,8 +15,8 @@ from helpers import program
 
 from lambdanet import configs
 from lambdanet.errors import InputError
+from lambdanet.files import locked
 from lambdanet.training.run import model_dir
-from lambdanet.training.run.run_lock import locked
 from lambdanet.training.train import train
 
 
