@@ -45,6 +45,7 @@ from lambdanet.training.run import (
     freezing,
     history,
     initial_weights,
+    report,
     tensorboard,
     user_callbacks,
 )
@@ -184,7 +185,11 @@ class Run:
             model_dirs.claim(
                 self._path, recipe, self._dataset.class_names, self._dataset.data_dir
             )
-        self._announce()
+        is_over = self.is_finished and self._is_evaluated()
+        lines = report.opening(
+            self._dataset, self._path, self._devices, self.step, is_over
+        )
+        print("\n".join(lines), flush=True)
 
     def fit(self, stop: StopRequest) -> None:
         """Trains from the current step until the run is finished.
@@ -331,10 +336,7 @@ class Run:
             and self._devices.chief
             and self._compiled != before
         ):
-            print(
-                f"compiling the step for images of {size} pixels, which may take minutes once",
-                flush=True,
-            )
+            print(report.compilation(size), flush=True)
 
     def _training_data(self, epoch: int) -> Dataset:
         """Returns the dataset with images of the size in an epoch, from 0."""
@@ -348,58 +350,3 @@ class Run:
         if not self._devices.chief:
             return 0
         return 1 if sys.stdout.isatty() else 2
-
-    def _announce(self) -> None:
-        recipe = self._recipe
-        devices = self._devices
-        step = self.step
-        if not devices.chief:
-            print(
-                f"worker {devices.worker} of {devices.workers}, from 0, at step {step}",
-                flush=True,
-            )
-            return
-        name = f"{recipe.model} on {recipe.dataset} in {self._path}"
-        epoch, done = divmod(step, self._steps)
-        if self.is_finished and self._is_evaluated():
-            print(f"finished already: {name}, {epoch} epochs, step {step}", flush=True)
-            return
-        if step == 0:
-            print(
-                f"training {name}: {recipe.epochs} epochs of {self._steps} steps",
-                flush=True,
-            )
-        else:
-            within = f" and {done} of {self._steps} steps" if done else ""
-            print(
-                f"resuming {name} after epoch {epoch} of {recipe.epochs}{within}, step {step}",
-                flush=True,
-            )
-        batch = recipe.global_batch_size
-        replicas = devices.replicas
-        each = (
-            f", {batch // replicas} on each of {replicas} devices"
-            if replicas > 1
-            else ""
-        )
-        machines = f" of {devices.workers} machines" if devices.workers > 1 else ""
-        num_pseudo = recipe.num_pseudo_labels
-        pseudo = f", {num_pseudo} of them with pseudo-labels" if num_pseudo else ""
-        precision = "bfloat16" if recipe.mixed_precision else "float32"
-        verb = "rises to" if recipe.warmup_epochs else "begins at"
-        rate = f"the learning rate {verb} {recipe.learning_rate:g}"
-        print(
-            f"batches of {batch} images{each}{machines}{pseudo}, in {precision}; {rate}",
-            flush=True,
-        )
-        smoothing = recipe.label_smoothing
-        decay = recipe.weight_decay
-        place = ", each step" if recipe.decays_in_steps else " and"
-        loss = f"the loss has label smoothing of {smoothing:g}{place} weight decay of {decay:g}"
-        print(loss, flush=True)
-        if recipe.class_weights:
-            weights = zip(
-                self._dataset.class_names, self._dataset.class_weights, strict=True
-            )
-            shown = [f"{name} {weight:.3g}" for name, weight in weights]
-            print(f"weights of the classes: {', '.join(shown)[:200]}", flush=True)
