@@ -62,8 +62,8 @@ experiments:
   mobilenet_v2_lambda/NAME       Model Garden's experiment NAME with MobileNetV2 and lambda layers
   NAME                           Model Garden's own, also with task.model.backbone={type: lambda_resnet}
   maskrcnn_lambda_resnet_shapes  a small one for the data set of lambdanet.detection.shapes
-task.init_checkpoint may be a checkpoint of Model Garden, a model_dir of `lambdanet train`, a .safetensors or
-.weights.h5 file, or published weights, such as imagenet."""
+task.init_checkpoint may be a checkpoint of Model Garden, a model_dir of `lambdanet train`, a .safetensors
+file, or published weights, such as imagenet."""
 
 COMMAND = command(
     train_detector,

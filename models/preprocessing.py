@@ -15,7 +15,7 @@ from PIL import Image
 from lambdanet import backend as K
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, check_count, check_known, invalid
-from lambdanet.models.weights import pretrained, tensor_files, weight_files
+from lambdanet.models.weights import pretrained, tensor_files
 
 BILINEAR = "bilinear"
 BICUBIC = "bicubic"
@@ -223,10 +223,7 @@ def of_weights(path: Path) -> Preprocessing:
     Raises:
       InputError: the file has none, or is damaged.
     """
-    metadata = (
-        {} if path.name.endswith(weight_files.H5) else tensor_files.metadata_of(path)
-    )
-    preprocessing = from_metadata(metadata)
+    preprocessing = from_metadata(tensor_files.metadata_of(path))
     if preprocessing is None:
         raise invalid(
             "weights", "a file whose metadata has input_size, mean and std", str(path)

@@ -107,10 +107,11 @@ def create_model(
       in_channels: the number of channels of the images. Weights for RGB are adapted: the kernel of the first
         convolution is summed over its channels for 1, else repeated and multiplied by 3 / in_channels.
       weights: "imagenet" or another published set of the model, or "hf:USER/REPO" ("hf:USER/REPO@COMMIT") for
-        a repository on the Hugging Face hub, which are fetched and converted once; a `.safetensors` or
-        `.weights.h5` file of the same model; a folder that `lambdanet convert` wrote; or the name of a set in
-        the folder $LAMBDANET_HOME (default: ~/.cache/lambdanet). None: random weights. With another number of
-        classes than a published set, the classifier is random.
+        a repository on the Hugging Face hub, which are fetched and converted once; a `.safetensors` file of
+        the same model; a folder that `lambdanet convert` wrote; or the name of a set in the folder
+        $LAMBDANET_HOME (default: ~/.cache/lambdanet). None: random weights; the model's `load_weights` reads
+        a `.weights.h5` file of the same architecture. With another number of classes than a published set,
+        the classifier is random.
       features_only: return the endpoints {"2": ..., "5": ...} at strides 4, 8, 16 and 32 instead of logits;
         see `out_levels`.
       dropout_rate: the rate of dropout before the classifier, in [0, 1).

@@ -8,16 +8,12 @@ It must have every tensor of the backbone and no others except a classifier's.
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from lambdanet.backend import keras
 from lambdanet.detection.modeling.backbones import ZooBackbone
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.models import zoo
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.tf_keras_model import STATE
 from lambdanet.models.weights import tensor_files, weight_files
@@ -60,7 +56,8 @@ def load_zoo_weights(backbone: tf_keras.Model, source: str) -> bool:
         recipe, arrays = load_weights(path)
         _check_model(source, recipe.model, backbone)
     else:
-        arrays = _arrays_of_file(path, source, backbone)
+        arrays, metadata = tensor_files.read_safetensors(path)
+        _check_model(source, metadata.get("model") or backbone.name, backbone)
     kept = {
         name: array
         for name, array in arrays.items()
@@ -155,20 +152,3 @@ def _check_model(source: str, model: str, backbone: ZooBackbone) -> None:
         raise InputError(
             f"task.init_checkpoint {source!r} must be {accepted}, got those of {model}"
         )
-
-
-def _arrays(model: keras.Model) -> dict[str, np.ndarray]:
-    return {
-        name: variable.numpy()
-        for name, variable in weight_files.weights_by_name(model).items()
-    }
-
-
-def _arrays_of_file(
-    file: Path, source: str, backbone: ZooBackbone
-) -> dict[str, np.ndarray]:
-    if file.name.endswith(tensor_files.SAFETENSORS):
-        arrays, metadata = tensor_files.read_safetensors(file)
-        _check_model(source, metadata.get("model") or backbone.name, backbone)
-        return arrays
-    return _arrays(zoo.create_model(backbone.name, weights=file))

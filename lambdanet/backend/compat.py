@@ -125,11 +125,6 @@ def variable_name(variable: Any) -> str:
     return re.sub(r"(depthwise|dwconv)/kernel$", r"\1/depthwise_kernel", variable.path)
 
 
-def own_variables(layer: keras.layers.Layer) -> list[Any]:
-    """Returns the variables of a layer itself, not of its sublayers, in the order of files."""
-    return layer._trainable_variables + layer._non_trainable_variables
-
-
 def sublayers(model: keras.Model) -> Iterator[keras.layers.Layer]:
     """Yields the layers of a model and the layers within them."""
     return iter(model._flatten_layers(include_self=False))

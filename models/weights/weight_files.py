@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes weights with their metadata, and checks weights of files before it loads them."""
 
-import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import h5py
 import numpy as np
 
 from lambdanet import backend as K
@@ -19,17 +17,15 @@ from lambdanet.layers.attention import AxialAttention, GlobalAttention
 from lambdanet.layers.layer import check_plain
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
 from lambdanet.models.layer_builder import CLASSIFIER
-from lambdanet.models.weights import keras_h5, tensor_files
+from lambdanet.models.weights import tensor_files
 from lambdanet.models.weights.tensor_files import SAFETENSORS
 from lambdanet.ops import relative_positions
 
-H5 = ".weights.h5"
 FOLDER_FILE = "weights.safetensors"  # in a folder that `lambdanet convert` writes
 MAX_LISTED = 5  # names in an error
 RGB = 3  # channels of the images of published weights
 # Sides of tables that can be interpolated: maps of up to 1024 positions.
 TABLE_SIDES = range(1, 2048, 2)
-Array: TypeAlias = "np.ndarray | h5py.Dataset"
 
 
 def find_file(
@@ -47,11 +43,9 @@ def find_file(
       InputError: there is no such file.
     """
     path = Path(os.path.expanduser(weights))
-    if path.name.endswith((H5, SAFETENSORS)):
+    if path.name.endswith(SAFETENSORS):
         if not os.path.isfile(path):  # False also for impossible names
-            raise invalid(
-                argument, f"an existing {H5} or {SAFETENSORS} file", str(weights)
-            )
+            raise invalid(argument, f"an existing {SAFETENSORS} file", str(weights))
         return path
     weights_by_name = cache_dir() / f"{model_name}.{weights}{SAFETENSORS}"
     if os.sep not in str(weights) and os.path.isfile(weights_by_name):
@@ -61,7 +55,7 @@ def find_file(
     tags = [published.tag for published in pretrained_weights.weights_of(model_name)]
     sets = "".join(f"{name}, " for name in (pretrained_weights.ALIAS, *tags) if tags)
     accepted = (
-        f"{others}an existing {H5} or {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
+        f"{others}an existing {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
         f"hf:USER/REPO, or the name of a set in {str(cache_dir())!r}"
     )
     missing = str(weights) == pretrained_weights.ALIAS
@@ -72,6 +66,11 @@ def find_file(
     )
     if path.suffix == ".keras":
         hint = "load it by keras.models.load_model, and write its weights by weight_files.save"
+    if path.suffix == ".h5":
+        hint = (
+            "load it by model.load_weights into a model of the same architecture, and write its weights by "
+            "weight_files.save"
+        )
     raise invalid(argument, accepted, str(weights), hint)
 
 
@@ -124,32 +123,32 @@ def load_weights(
     """
     whole = whole or model
     left_out = weights_by_name(whole).keys() - weights_by_name(model).keys()
-    with open_arrays(whole, path) as (arrays, metadata):
-        if is_published(metadata) and count_classes(arrays) != count_classes(
-            weights_by_name(model)
-        ):
-            left_out |= classifier(model).keys()
-        assign_weights(model, arrays, repr(str(path)), left_out)
+    arrays, metadata = read_arrays(model, path)
+    if is_published(metadata) and count_classes(arrays) != count_classes(
+        weights_by_name(model)
+    ):
+        left_out |= classifier(model).keys()
+    assign_weights(model, arrays, repr(str(path)), left_out)
 
 
-@contextlib.contextmanager
-def open_arrays(
+def read_arrays(
     model: keras.Model, path: Path
-) -> Iterator[tuple[Mapping[str, Array], Mapping[str, str]]]:
-    """Opens a file of weights, and yields its arrays by name, and its metadata.
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Returns the arrays of a .safetensors file by name, and its metadata.
 
-    `InputError` for a damaged file, or one with the weights of another model.
+    Args:
+      model: the model that the weights are for; its name is compared with that in the metadata.
+      path: the path of the file.
+
+    Raises:
+      InputError: the file is damaged, or has the weights of another model.
     """
-    if path.name.endswith(H5):
-        with keras_h5.open_arrays(path, model) as arrays:
-            yield arrays, {}
-        return
-    tensors, metadata = tensor_files.read_safetensors(path)
+    arrays, metadata = tensor_files.read_safetensors(path)
     if (trained := metadata.get("model", model.name)) != model.name:
         raise InputError(
             f"{str(path)!r} does not fit {model.name!r}: it has the weights of {trained!r}"
         )
-    yield tensors, metadata
+    return arrays, metadata
 
 
 def classifier(model: keras.Model) -> dict[str, K.Variable]:
@@ -169,8 +168,10 @@ def count_classes(arrays: Mapping[str, Any]) -> int:
 
 
 def with_columns(
-    model: keras.Model, arrays: Mapping[str, Array], columns: Sequence[int | None]
-) -> dict[str, Array]:
+    model: keras.Model,
+    arrays: Mapping[str, np.ndarray],
+    columns: Sequence[int | None],
+) -> dict[str, np.ndarray]:
     """Returns arrays whose classifier has other columns, such as classes in another order.
 
     Args:
@@ -184,7 +185,7 @@ def with_columns(
     for name, variable in classifier(model).items():
         if name in arrays and arrays[name].shape[:-1] == tuple(variable.shape[:-1]):
             values = K.convert_to_numpy(variable).copy()
-            values[..., kept] = np.asarray(arrays[name])[..., taken]
+            values[..., kept] = arrays[name][..., taken]
             changed[name] = values
     return changed
 
@@ -201,7 +202,7 @@ def weights_by_name(model: keras.Model) -> dict[str, K.Variable]:
 
 def assign_weights(
     model: keras.Model,
-    arrays: Mapping[str, Array],
+    arrays: Mapping[str, np.ndarray],
     source: str,
     left_out: Collection[str] = frozenset(),
 ) -> None:
@@ -212,8 +213,7 @@ def assign_weights(
 
     Args:
       model: a model of the zoo.
-      arrays: exactly one array per weight. Those of an HDF5 file are read after all names, types and shapes
-        have been checked.
+      arrays: exactly one array per weight.
       source: the name of their source, for the error.
       left_out: the names of weights that are not assigned, with or without arrays.
 
@@ -244,8 +244,8 @@ def assign_weights(
             )
         ):
             problems.append(f"{name} has the shape {array.shape}, not {expected}")
-    _reject(problems, source, model)  # before an array of any size is read
-    values = {name: np.asarray(given[name]) for name in variables}
+    _reject(problems, source, model)
+    values = {name: given[name] for name in variables}
     problems = [
         f"{name} has NaN or infinity"
         for name, value in values.items()

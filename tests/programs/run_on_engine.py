@@ -116,7 +116,7 @@ def parts(engine: str) -> list[str]:
 
 
 def write_weights(folder: Path) -> None:
-    """Writes weights of a small model that depend on their names alone, in both formats."""
+    """Writes weights of a small model that depend on their names alone, in our format and Keras's."""
     model = small_model()
     variables = weight_files.weights_by_name(model)
     values = {
@@ -318,7 +318,7 @@ def network_arrays(name: str) -> dict[str, np.ndarray]:
 
 
 def model_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """Returns the logits, features from the other file, and the weights after three steps."""
+    """Returns the logits, features, and the weights after three steps."""
     x, weights = images(8, 16, 16, 3), folder / "weights.safetensors"
     model = small_model(weights=weights)
     # Else JAX also compiles each operation.
@@ -329,6 +329,10 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
     }
     # Keras imports it to write a config
     assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules
+    loaded = small_model()
+    loaded.load_weights(folder / "small.weights.h5")
+    for ours, keras_own in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, keras_own)
     found["logits for inference"] = lambdanet.for_inference(model).predict(x, verbose=0)
     decoded = lambdanet.decode_predictions(
         K.convert_to_tensor(found["logits"]), list("abcd")
@@ -347,7 +351,7 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
     found["adapted, for inference"] = lambdanet.for_inference(adapted).predict(
         x, verbose=0
     )
-    trunk = small_model(weights=folder / "small.weights.h5", features_only=True)
+    trunk = small_model(weights=weights, features_only=True)
     found |= {
         f"features {level}": array
         for level, array in trunk.predict(x, verbose=0).items()

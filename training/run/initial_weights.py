@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import invalid
@@ -12,7 +14,6 @@ from lambdanet.models import zoo
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import pretrained, weight_files
 from lambdanet.models.weights.trained_classes import names_of
-from lambdanet.models.weights.weight_files import Array
 from lambdanet.training.data.class_names import Classes
 from lambdanet.training.run.model_dir import RECIPE, class_names, load_weights
 
@@ -50,8 +51,8 @@ def load_initial_weights(
             raise invalid(f"model in {owner}", model.name, recipe.model, hint)
         line = _assign(model, arrays, classes, owner, class_names(path))
     else:
-        with weight_files.open_arrays(model, path) as (tensors, metadata):
-            line = _assign(model, tensors, classes, owner, names_of(metadata))
+        arrays, metadata = weight_files.read_arrays(model, path)
+        line = _assign(model, arrays, classes, owner, names_of(metadata))
     if not zero_head:
         return line
     for weight in model.get_layer(CLASSIFIER).weights:
@@ -61,7 +62,7 @@ def load_initial_weights(
 
 def _assign(
     model: keras.Model,
-    arrays: Mapping[str, Array],
+    arrays: Mapping[str, np.ndarray],
     classes: Classes,
     owner: str,
     names: Sequence[str],

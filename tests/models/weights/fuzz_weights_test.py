@@ -44,7 +44,6 @@ def save_torch(model, path, **options):
 FORMS = {
     "safetensors": (weight_files.save, "x.safetensors", 500),
     "safetensors without a hash": (save_without_a_hash, "x.safetensors", 500),
-    "HDF5": (keras.Model.save_weights, "x.weights.h5", 120),
     "PyTorch": (save_torch, "x.pth", 250),
     "PyTorch before 1.6": (
         partial(save_torch, _use_new_zipfile_serialization=False),

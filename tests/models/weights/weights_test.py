@@ -5,18 +5,16 @@ import contextlib
 import json
 import re
 
-import h5py
 import keras
 import numpy as np
 import pytest
 from helpers import images
 
 import lambdanet
-from lambdanet.backend import compat
 from lambdanet.errors import InputError
-from lambdanet.models.weights import keras_h5, tensor_files, weight_files
+from lambdanet.models.weights import tensor_files, weight_files
 
-NAME, FORMS = "lambda_resnet_tiny", ("safetensors", "weights.h5")
+NAME = "lambda_resnet_tiny"
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +31,7 @@ def file(model, tmp_path):
 
 
 def save(model, path):
-    model.save_weights(path) if path.name.endswith(".h5") else weight_files.save(
-        model, path
-    )
+    weight_files.save(model, path)
     return path
 
 
@@ -55,9 +51,9 @@ def unchanged(model, message):
         np.testing.assert_array_equal(old, new)
 
 
-def test_both_kinds_of_files(model, file, tmp_path):
+def test_file_has_weights_and_metadata(model, file):
     x = images(2, 32, 32, 3)
-    for path in (file, str(file), save(model, tmp_path / "tiny.weights.h5")):
+    for path in (file, str(file)):
         same = lambdanet.create_model(NAME, num_classes=10, weights=path)
         np.testing.assert_allclose(same(x), model(x), atol=1e-6)
     metadata = tensor_files.metadata_of(file)
@@ -67,9 +63,8 @@ def test_both_kinds_of_files(model, file, tmp_path):
         weight_files.save(model, "x.bin")
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_file_that_does_not_fit(model, tmp_path, form):
-    path = save(model, tmp_path / f"tiny.{form}")
+def test_file_that_does_not_fit(model, tmp_path):
+    path = save(model, tmp_path / "tiny.safetensors")
     message = (
         "does not fit 'lambda_resnet_tiny': logits/bias has the shape (10,), not (11,); "
         "logits/kernel has"
@@ -78,37 +73,23 @@ def test_file_that_does_not_fit(model, tmp_path, form):
     assert "position/table has the shape (7, 7, 16), not (5, 5, 16)" in refused(
         path, scope=5
     )
-    if form == "safetensors":
-        arrays, metadata = tensor_files.read_safetensors(path)
-        arrays["stranger"] = arrays.pop("logits/bias")
-        tensor_files.write_safetensors(path, arrays, metadata)
-        message = "logits/bias is missing; stranger has no variable"
-    else:
-        with h5py.File(path, "a") as file:
-            file["layers/stranger/vars/0"] = np.zeros(3)
-            del file["layers/dense/vars/1"]
-            file["layers/dense/vars/1"] = "text"
-        message = "layers/stranger/vars/0 has no variable; logits/bias has .*, not floating-point"
-    with unchanged(model, message):
+    arrays, metadata = tensor_files.read_safetensors(path)
+    arrays["stranger"] = arrays.pop("logits/bias")
+    tensor_files.write_safetensors(path, arrays, metadata)
+    with unchanged(model, "logits/bias is missing; stranger has no variable"):
         weight_files.load_weights(model, path)
 
 
-def test_a_keras_file_of_a_compiled_model(tmp_path):
-    """Variables of the optimizer are ignored."""
-    layers = [
-        keras.layers.Dense(4, name="one"),
-        keras.layers.BatchNormalization(name="two"),
-    ]
-    model = keras.Sequential([keras.Input([3]), *layers])
-    model.compile("adam", "mse")
-    model.fit(images(2, 3), images(2, 4), verbose=0)
-    model.save_weights(tmp_path / "compiled.weights.h5")
-    with keras_h5.open_arrays(tmp_path / "compiled.weights.h5", model) as found:
-        assert found.keys() == set(map(compat.variable_name, model.weights))
-        for variable in model.weights:
-            np.testing.assert_array_equal(
-                found[compat.variable_name(variable)], variable
-            )
+def test_keras_weights_are_refused_and_read_by_keras(model, tmp_path):
+    path = tmp_path / "tiny.weights.h5"
+    model.save_weights(path)
+    message = refused(path)
+    assert "weights must be an existing .safetensors file" in message
+    assert "load it by model.load_weights into a model of the same arch" in message
+    same = lambdanet.create_model(NAME, num_classes=10)
+    same.load_weights(path)
+    for old, new in zip(model.get_weights(), same.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
 
 
 def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
@@ -120,7 +101,7 @@ def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
     with pytest.raises(InputError, match="position/table has the shape"):
         lambdanet.create_model(NAME, features_only=True, weights=file, scope=5)
     for other in (model, backbone):
-        path = save(other, tmp_path / "other.weights.h5")
+        path = save(other, tmp_path / "other.safetensors")
         again = lambdanet.create_model(NAME, features_only=True, weights=path)
         np.testing.assert_allclose(again(x)["5"], expected, atol=1e-6)
     assert "logits/bias is missing; logits/kernel is missing" in refused(path)
@@ -151,7 +132,7 @@ def test_named_weights_in_the_cache(model, file, tmp_path, monkeypatch):
     assert "remove" not in refused(file)
 
 
-def test_damaged_files(model, file, tmp_path):
+def test_damaged_files(model, file):
     content = file.read_bytes()
     length = 8 + int.from_bytes(content[:8], "little")
     data, bias = content[length:], "logits/bias"
@@ -188,12 +169,8 @@ def test_damaged_files(model, file, tmp_path):
         file.write_bytes(damaged)
         with unchanged(model, re.escape(message)):
             weight_files.load_weights(model, file)
-    message = "existing .weights.h5 or .safetensors file, got 'nowhere.weights.h5'"
-    assert message in refused("nowhere.weights.h5")
-    (tmp_path / "broken.weights.h5").write_bytes(b"no")
-    assert "is damaged or not a .weights.h5 file" in refused(
-        tmp_path / "broken.weights.h5"
-    )
+    message = "existing .safetensors file, got 'nowhere.safetensors'"
+    assert message in refused("nowhere.safetensors")
 
 
 def test_arrays_of_every_type(tmp_path):
@@ -209,7 +186,6 @@ def test_arrays_of_every_type(tmp_path):
         np.testing.assert_array_equal(read[name], array)
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -226,36 +202,12 @@ def test_arrays_of_every_type(tmp_path):
         ),
     ],
 )
-def test_values_that_are_not_weights(model, tmp_path, form, value, message):
-    path = save(model, tmp_path / f"bad.{form}")
-    if form == "safetensors":
-        arrays, metadata = tensor_files.read_safetensors(path)
-        tensor_files.write_safetensors(path, {**arrays, "logits/bias": value}, metadata)
-    else:
-        with h5py.File(path, "a") as h5:
-            del h5["layers/dense/vars/1"]
-            h5["layers/dense/vars/1"] = value
+def test_values_that_are_not_weights(model, tmp_path, value, message):
+    path = save(model, tmp_path / "bad.safetensors")
+    arrays, metadata = tensor_files.read_safetensors(path)
+    tensor_files.write_safetensors(path, {**arrays, "logits/bias": value}, metadata)
     with unchanged(model, message):
         weight_files.load_weights(model, path)
-
-
-@pytest.mark.parametrize("shape", [[20_000_000_000], [200_001, 100_001, 16]])
-def test_a_small_file_of_a_large_array_is_not_read(model, tmp_path, shape, monkeypatch):
-    path = tmp_path / "bomb.weights.h5"
-    globally = lambdanet.create_model(NAME, input_size=32, scope=None)
-    globally.save_weights(path)
-    with h5py.File(path, "a") as file:
-        place = next(
-            name for name, data in keras_h5._datasets(file) if data.shape == (7, 7, 16)
-        )
-        del file[place]
-        chunks = (2**20,) if len(shape) == 1 else (255, 255, 16)
-        file.create_dataset(
-            place, shape, "f4", chunks=chunks, compression="gzip", fillvalue=1.0
-        )
-    assert path.stat().st_size < 100_000_000
-    with pytest.raises(InputError, match=r"position/table has the shape \(20"):
-        weight_files.load_weights(globally, path)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +215,7 @@ def test_a_small_file_of_a_large_array_is_not_read(model, tmp_path, shape, monke
 )
 def test_weights_that_name_no_file(name):
     message = refused(name)
-    assert "weights must be an existing .weights.h5 or .safetensors file" in message
+    assert "weights must be an existing .safetensors file" in message
     assert len(message) < 600
 
 
@@ -286,11 +238,10 @@ def test_a_home_that_is_a_file_is_refused(file, monkeypatch, variable, name):
         lambdanet.create_model("lambda_resnet26t", weights=name)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_global_tables_are_resized(tmp_path, form):
+def test_global_tables_are_resized(tmp_path):
     """Offset 0 and both ends keep their values; local tables are unchanged."""
     small = lambdanet.create_model(NAME, input_size=32, scope=None)
-    path = save(small, tmp_path / f"small.{form}")
+    path = save(small, tmp_path / "small.safetensors")
     large = lambdanet.create_model(NAME, input_size=64, scope=None, weights=path)
     name = "c4_block1_spatial"
     old, new = (net.get_layer(name).position.table.numpy() for net in (small, large))
@@ -298,15 +249,14 @@ def test_global_tables_are_resized(tmp_path, form):
     np.testing.assert_allclose(new[::7, ::7], old[::3, ::3], atol=1e-6)
 
 
-def test_other_channels_take_weights_for_rgb(model, file, tmp_path):
+def test_other_channels_take_weights_for_rgb(model, file):
     """A gray picture has the logits of three equal channels, and a picture twice, those of once."""
     x = images(2, 32, 32, 3)
     gray = lambdanet.create_model(NAME, num_classes=10, in_channels=1, weights=file)
     np.testing.assert_allclose(
         gray(x[..., :1]), model(np.repeat(x[..., :1], 3, -1)), atol=1e-5
     )
-    path = save(model, tmp_path / "tiny.weights.h5")
-    six = lambdanet.create_model(NAME, num_classes=10, in_channels=6, weights=path)
+    six = lambdanet.create_model(NAME, num_classes=10, in_channels=6, weights=file)
     np.testing.assert_allclose(six(np.concatenate([x, x], -1)), model(x), atol=1e-5)
 
 

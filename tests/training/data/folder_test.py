@@ -124,12 +124,11 @@ def _values(model):
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
-@pytest.mark.parametrize("start", ["model_dir", "net.safetensors", "net.weights.h5"])
+@pytest.mark.parametrize("start", ["model_dir", "net.safetensors"])
 def test_start_from_with_new_head(trained, tmp_path, start, num_classes):
     """The classifier starts at zero, or at random for other classes; a dropout has no weights."""
     source, _ = model_dir.load_trained_model(trained)
     weight_files.save(source, tmp_path / "net.safetensors")
-    source.save_weights(tmp_path / "net.weights.h5")
     path, dropout = (trained, 0.2) if start == "model_dir" else (tmp_path / start, 0.0)
     for zero_head in (True, False):
         model = build_model(

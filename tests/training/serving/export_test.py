@@ -483,7 +483,7 @@ def test_export_weights_preprocesses_as_pillow(tiny_weights, tiny_served):
 def test_weights_without_metadata_are_rejected(tiny_weights, tmp_path):
     model, path = tiny_weights
     (tmp_path / "two.txt").write_text("a\nb\n")
-    model.save_weights(tmp_path / "keras.weights.h5")
+    weight_files.save(model, tmp_path / "plain.safetensors")
     for file, names, message in (
         (
             path,
@@ -497,7 +497,7 @@ def test_weights_without_metadata_are_rejected(tiny_weights, tmp_path):
         ),
         (path, tmp_path / "none.txt", "none.txt' does not exist"),
         (
-            tmp_path / "keras.weights.h5",
+            tmp_path / "plain.safetensors",
             None,
             "weights must be a file whose metadata has input_size, mean and std",
         ),
