@@ -180,6 +180,10 @@ class GlobalAttention(_MapAttention):
       kernel_regularizer: regularizer of the three projections; the tables have none.
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
+    Call arguments:
+
+    * inputs: [b, h, w, c], with h and w at most those of `map_size`, and c known when the layer is built.
+
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
         channels, an unknown size without `map_size`, a larger map, or a tensor of tf_keras.
@@ -220,6 +224,10 @@ class AxialAttention(_MapAttention):
     Input: [b, h, w, c]. Output: the same shape with `filters` channels.
 
     Arguments and errors as in `GlobalAttention`, with six projections instead of three.
+
+    Call arguments:
+
+    * inputs: as in `GlobalAttention`.
 
     Example:
       >>> layer = AxialAttention(filters=64, map_size=56)
@@ -282,6 +290,10 @@ class LinearAttention(Attention):
     Args:
       filters, num_heads, key_dim, kernel_regularizer, **kwargs: as in `GlobalAttention`.
       feature_map: "softmax" or "elu".
+
+    Call arguments:
+
+    * inputs: [b, h, w, c], of any size, with c known when the layer is built.
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of

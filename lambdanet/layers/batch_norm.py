@@ -32,6 +32,13 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
 
     Input: [b, h, w, c]. Output: the map [b, h, w, c] and the means [b, c]. The arguments are those of the
     base class, with its channels last; `synchronized`, for statistics of the whole batch, also works on JAX.
+
+    Call arguments:
+
+    * inputs: [b, h, w, c].
+    * training: whether to normalize by the statistics of the batch, and to update the moving averages, if the
+      layer is trainable; else the moving averages are used. Default: whether the model trains.
+    * mask: as in `keras.layers.BatchNormalization`, [b, h, w]: the positions that count in the statistics.
     """
 
     def __init__(self, *args: Any, synchronized: bool = False, **kwargs: Any):
@@ -280,6 +287,10 @@ class ChannelAffine(Layer):
 
     Args:
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.
+
+    Call arguments:
+
+    * inputs: [..., c].
 
     Raises:
       InputError: for an input with an unknown number of channels.

@@ -27,6 +27,10 @@ class CenteredMaxPooling2D(Layer):
       strides: the distance between windows.
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
+    Call arguments:
+
+    * inputs: [b, h, w, c], of any size.
+
     Raises:
       InputError: for an even window, or strides that are not a positive integer.
 

@@ -27,6 +27,10 @@ class SqueezeExcite(Layer):
       kernel_regularizer: regularizer of both projections.
       multiple_of: a divisor of the hidden width; 8 in timm's networks.
 
+    Call arguments:
+
+    * inputs: a map [b, h, w, c], or the list of a map [b, h, w, c] and its means [b, c].
+
     Raises:
       InputError: for a ratio outside (0, 1], or a `multiple_of` that is not a positive integer.
     """
@@ -98,6 +102,10 @@ class EfficientChannelAttention(Layer):
         paper): 3 for 64 channels, 5 for 128 to 512.
       kernel_regularizer: regularizer of the kernel.
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.
+
+    Call arguments:
+
+    * inputs: [b, h, w, c].
 
     Raises:
       InputError: for a kernel size that is not a positive odd integer.

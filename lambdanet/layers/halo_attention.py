@@ -113,6 +113,10 @@ class HaloAttention(_BlockAttention):
       kernel_regularizer: regularizer of the three projections; the tables have none.
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.
 
+    Call arguments:
+
+    * inputs: [b, h, w, c], of any size, with c known when the layer is built.
+
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of
         channels, or a tensor of tf_keras.
@@ -204,6 +208,10 @@ class LocalAttention(_BlockAttention):
         speed, not the result: of (block_size + r - 1)^2 logits per query, r^2 are used.
       kernel_regularizer: regularizer of the three projections; the tables have none.
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.
+
+    Call arguments:
+
+    * inputs: [b, h, w, c], of any size, with c known when the layer is built.
 
     Raises:
       InputError: for arguments outside these ranges, an input of another rank or with an unknown number of

@@ -19,6 +19,12 @@ class StochasticDepth(Layer):
       rate: the probability that an example's branch is dropped, in [0, 1).
       seed: seed of the random numbers; default: the seed of `keras.utils.set_random_seed`.
 
+    Call arguments:
+
+    * inputs: the output of the residual branch, [b, ...].
+    * training: whether examples are dropped. None, the default: as in `keras.layers.Dropout`, that is, while
+      the model trains.
+
     Raises:
       InputError: for a rate outside [0, 1).
     """
