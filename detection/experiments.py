@@ -68,12 +68,26 @@ def list_experiments() -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """Raises `InputError` with the nearest names for a name that is not in `list_experiments()`."""
+    """Checks the name of an experiment.
+
+    Args:
+      name: the name.
+
+    Raises:
+      InputError: it is not in `list_experiments()`; the message has the nearest names.
+    """
     check_known("experiment", name, list_experiments())
 
 
 def get(name: str) -> ExperimentConfig:
-    """Returns one of `list_experiments()` with lambdanet's task, which accepts the backbones of the zoo."""
+    """Returns an experiment with lambdanet's task, which accepts the backbones of the zoo.
+
+    Args:
+      name: one of `list_experiments()`; see `check_name`.
+
+    Returns:
+      Its configuration, a new one with each call.
+    """
     config = exp_factory.get_exp_config(name)
     config.task = tasks.to_zoo_task(config.task)
     return config
@@ -98,7 +112,16 @@ def drop_replaced_backbone(config: ExperimentConfig, name: str) -> None:
 
 
 def with_zoo_backbone(stock: str, backbone: Backbone) -> ExperimentConfig:
-    """Returns the experiment `stock` of Model Garden with a backbone of the zoo, trained from scratch."""
+    """Returns an experiment of Model Garden with a backbone of the zoo, trained from scratch.
+
+    Args:
+      stock: the name of the experiment.
+      backbone: the configuration of the backbone that replaces the experiment's own.
+
+    Returns:
+      A new configuration, without the experiment's own initial checkpoint and the restrictions on its
+      backbone.
+    """
     config = get(stock)
     config.task.model.backbone = backbone
     drop_replaced_backbone(config, stock)
@@ -153,6 +176,12 @@ def maskrcnn_lambda_resnet_coco(
     """Mask R-CNN as in Bello 2021, appendix F.3: 1024x1024, from scratch, 130,000 steps.
 
     Anchors, levels, batch normalization and all else that the paper omits have Model Garden's defaults.
+
+    Args:
+      model_id: the name of the backbone in the zoo.
+
+    Returns:
+      A new configuration.
     """
     steps = 130_000
     batch_size = 256

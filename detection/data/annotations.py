@@ -23,6 +23,12 @@ BOX_TOLERANCE = 1.0
 def read_annotations(annotation_file: str | Path) -> dict[str, Any]:
     """Reads an annotation file for objects.
 
+    Args:
+      annotation_file: the path of a file in COCO's format.
+
+    Returns:
+      Its content; `images`, `annotations` and `categories` are lists, whose items are not checked.
+
     Raises:
       InputError: the file does not exist, is not JSON, or lacks images, annotations or categories.
     """
@@ -305,6 +311,10 @@ def read_class_names(annotation_file: str | Path, num_classes: int) -> list[str]
     """Returns the name of each class of a model, in the order of its class numbers.
 
     The first is the background. A number without a category is its own name.
+
+    Args:
+      annotation_file: the path of a file in COCO's format.
+      num_classes: the number of classes of the model, background included.
 
     Raises:
       InputError: the file cannot be read, or the id of a category is out of range.

@@ -55,7 +55,15 @@ def to_coco_detections(
 
 
 def decode_mask(segmentation: Mapping[str, Any]) -> np.ndarray:
-    """Decodes the `segmentation` of a detection to bool [h, w]."""
+    """Decodes the mask of a detection.
+
+    Args:
+      segmentation: the detection's `segmentation`: {"size": [height, width], "counts": a run-length encoding
+        of COCO, as a string}.
+
+    Returns:
+      bool [h, w], True on the object.
+    """
     return coco_masks.decode(
         {**segmentation, "counts": segmentation["counts"].encode()}
     ).astype(bool)

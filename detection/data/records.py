@@ -111,7 +111,14 @@ def check_first_records(
 
 
 def as_input_error(error: Exception) -> InputError | None:
-    """Returns the error of a check in this module, or None for an exception from elsewhere."""
+    """Returns the error of a check in this module, or None for an exception from elsewhere.
+
+    Args:
+      error: an exception of TensorFlow, whose message contains that of the check which failed.
+
+    Returns:
+      An `InputError` with the message of the check alone, or None.
+    """
     found = re.search(
         r"assertion failed: \[((record \d+ of|image ).*?)\]\s*(\[\[|\{\{|$)",
         str(error),

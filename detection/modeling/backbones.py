@@ -100,7 +100,15 @@ def model_ids(family: str) -> list[str]:
 
 
 def check_model_id(family: str, model_id: str) -> None:
-    """Raises `InputError` with the nearest names for a model that is not in a family."""
+    """Checks the name of a model of the zoo as a backbone.
+
+    Args:
+      family: the type of the backbone, a key of `FAMILIES`, such as "lambda_resnet".
+      model_id: the name of the model.
+
+    Raises:
+      InputError: the model is not in the family; the message has the nearest names.
+    """
     check_known(f"model_id of backbone {family!r}", model_id, model_ids(family))
 
 

@@ -56,6 +56,12 @@ def to_zoo_task(task: hyperparams.Config) -> hyperparams.Config:
     """Returns a task's configuration with the class of this module, if there is one, and the same values.
 
     The model of any image task then accepts the backbones of the zoo.
+
+    Args:
+      task: the configuration of a task of Model Garden.
+
+    Returns:
+      The configuration to use instead of it.
     """
     task = _convert(TASK_CLASSES.get(type(task), type(task)), task)
     model: Any = getattr(task, "model", None)
@@ -77,7 +83,14 @@ def _convert(
 
 
 def check_backbone(backbone: hyperparams.Config) -> None:
-    """Raises `InputError` with the nearest names for an unknown backbone or model."""
+    """Checks the names in the configuration of a backbone.
+
+    Args:
+      backbone: `task.model.backbone` of an experiment.
+
+    Raises:
+      InputError: the type of the backbone, or its `model_id`, is unknown; the message has the nearest names.
+    """
     if backbone.type not in backbone.__dict__:
         accepted = {field.name for field in dataclasses.fields(backbone)} - {"type"}
         raise unknown("task.model.backbone.type", str(backbone.type), accepted)
@@ -87,6 +100,9 @@ def check_backbone(backbone: hyperparams.Config) -> None:
 
 def check_model(model: hyperparams.Config) -> None:
     """Rejects a model that cannot be built, or would fail after it is built.
+
+    Args:
+      model: `task.model` of an experiment.
 
     Raises:
       InputError: an unknown backbone, an input size that is not divisible by the strides, or a decoder

@@ -190,7 +190,13 @@ def _check_not_of_tf_keras(checkpoint: str, params: Any, name: str) -> None:
 
 
 def is_finished(params: ExperimentConfig, mode: str, model_dir: str) -> bool:
-    """Whether `mode` is "train" and all steps are done."""
+    """Returns whether a training has done all of its steps.
+
+    Args:
+      params: the experiment, which has the number of steps.
+      mode: the mode of Model Garden, such as "train" or "train_and_eval"; False for all but "train".
+      model_dir: the folder with the checkpoints, the last of which has the step in its name.
+    """
     step = (tf.train.latest_checkpoint(model_dir) or "").rpartition("-")[2]
     return (
         mode == "train" and step.isdecimal() and int(step) >= params.trainer.train_steps

@@ -128,7 +128,12 @@ def _stats(
 
 
 def render_table(table: dict[str, dict[str, float]]) -> str:
-    """Returns the table as text, in percent, with a dash if no object of a size is annotated."""
+    """Returns the table as text, in percent, with a dash if no object of a size is annotated.
+
+    Args:
+      table: by kind, "box" or "mask", the value of each of `COLUMNS`, from 0 to 1; -1 without an annotated
+        object.
+    """
     rows = []
     for kind, values in table.items():
         row = [kind]

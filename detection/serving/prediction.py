@@ -123,6 +123,9 @@ def predict(
 def load_detector(saved_model: str | Path) -> tuple[Detector, list[str]]:
     """Loads an exported detector.
 
+    Args:
+      saved_model: the folder that `python -m lambdanet.detection.export` wrote.
+
     Returns:
       A function from one image (uint8 RGB [h, w, 3]) to the outputs of `DetectorModule` for it, such as
       `detection_boxes` [n, 4]; and the class names by number.
