@@ -128,7 +128,7 @@ def test_integers_of_numpy_are_python_integers_in_the_config(make):
         if isinstance(n, int) and n is not bool(n)
     }
     sizes = {
-        name: tuple(map(np.int64, n))
+        name: tuple(size if size is None else np.int64(size) for size in n)
         for name, n in config.items()
         if isinstance(n, tuple)
     }
