@@ -226,8 +226,7 @@ def locked(folder: Path, name: str = "model_dir") -> Iterator[None]:
     """Keeps a second run out of a folder, which is created if needed, and removed again if it stays empty.
 
     It is a lock of the kernel on an open file, so it ends with the process in any case; on NFS it holds
-    between hosts. The file names the process, for the message of the second run. Needs filelock, of the
-    extra `train`.
+    between hosts. The file names the process, for the message of the second run.
 
     Args:
       folder: the path of the folder.
