@@ -2,7 +2,9 @@
 """The best epoch on the held-out split: its checkpoint, and the patience with later epochs."""
 
 import json
+from typing import Any
 
+from lambdanet.backend import keras
 from lambdanet.errors import InputError
 from lambdanet.files import write_atomic
 from lambdanet.training.run.checkpoints import Checkpoints
@@ -10,8 +12,23 @@ from lambdanet.training.run.checkpoints import Checkpoints
 FILE = "best.json"
 
 
-class BestEpoch:
+class LastEpoch(keras.callbacks.Callback):
+    """What a run without a held-out split has instead of a best epoch: its last one counts."""
+
+    def is_out_of_patience(self, epoch: int) -> bool:
+        """Returns whether the epochs up to this one, from 1, were too long no better than the best."""
+        return False
+
+    def result(self) -> dict[str, float]:
+        """Returns the best epoch and its accuracy, by their names in a run's report, if there is one."""
+        return {}
+
+
+class BestEpoch(LastEpoch):
     """The best epoch of a run so far, which a resumed run reads from its file.
+
+    At the end of each epoch, it saves the weights if they are better than all before, and stops the run when
+    it is out of patience.
 
     Args:
       checkpoints: the checkpoints in a folder of their own, of which one is kept.
@@ -19,6 +36,7 @@ class BestEpoch:
     """
 
     def __init__(self, checkpoints: Checkpoints, patience: int):
+        super().__init__()
         self._checkpoints = checkpoints
         self._patience = patience
         self._file = checkpoints.directory / FILE
@@ -42,17 +60,24 @@ class BestEpoch:
                     f"{file!r} cannot be read: {error}; remove it to continue"
                 ) from None
 
-    def update(self, epoch: int, step: int, accuracy: float) -> None:
-        """Saves the current weights if they are better than all before; `OSError` if that fails."""
-        if accuracy <= self.accuracy:
-            return
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        accuracy = (logs or {})["val_accuracy"]
+        if accuracy > self.accuracy:
+            self._keep(epoch + 1, accuracy)
+        if self.is_out_of_patience(epoch + 1):
+            self.model.stop_training = True
+
+    def _keep(self, epoch: int, accuracy: float) -> None:
         self.epoch = epoch
         self.accuracy = accuracy
+        step = int(self.model.optimizer.iterations.numpy())
         self._checkpoints.save(step)
         if self._checkpoints.devices.chief:
             kept = {"epoch": epoch, "step": step, "accuracy": accuracy}
             write_atomic(self._file, json.dumps(kept) + "\n")
 
     def is_out_of_patience(self, epoch: int) -> bool:
-        """Returns whether there was no better epoch for `patience` epochs."""
         return 0 < self._patience <= epoch - self.epoch
+
+    def result(self) -> dict[str, float]:
+        return {"best_epoch": self.epoch, "best_val_accuracy": self.accuracy}

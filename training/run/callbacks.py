@@ -12,7 +12,6 @@ from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, Preempted
 from lambdanet.training.run import model_dir as model_dirs
-from lambdanet.training.run.best_epoch import BestEpoch
 from lambdanet.training.run.checkpoints import Checkpoints, sync
 from lambdanet.training.run.history import HistoryFile, learning_rate
 from lambdanet.training.run.preemption import StopRequest
@@ -29,7 +28,6 @@ def create_callbacks(
     steps: int,
     save_every: int,
     stop: StopRequest,
-    best: BestEpoch | None = None,
     own: Sequence[keras.callbacks.Callback] = (),
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks of a run in the order in which they have to act.
@@ -45,10 +43,9 @@ def create_callbacks(
       steps: steps per epoch.
       save_every: steps between two checkpoints within an epoch.
       stop: the request to stop.
-      best: the best epoch so far; None: the last epoch counts.
-      own: the user's callbacks.
+      own: callbacks that act before the checkpoint: the user's, and the best epoch.
     """
-    averaged = AveragedEvaluation(checkpoints) if recipe.ema_decay else None
+    averaged = AveragedEvaluation(checkpoints)
     files: list[keras.callbacks.Callback] = []
     if checkpoints.devices.chief:
         files = [
@@ -58,12 +55,11 @@ def create_callbacks(
         ]
     guard = StopWhenDiverged(checkpoints)
     return [
-        *([averaged] if averaged else []),
+        averaged,
         guard,
         Speed(recipe.global_batch_size),
         *files,
         *own,
-        *([KeepBestEpoch(best)] if best else []),
         SaveCheckpoints(
             checkpoints, initial_step, steps, save_every, stop, guard, averaged
         ),
@@ -190,50 +186,37 @@ class StopIfModelDirDeleted(keras.callbacks.Callback):
 class AveragedEvaluation(keras.callbacks.Callback):
     """Evaluates the moving averages of the weights, and continues to train with the weights themselves.
 
-    Keras 3.15's `SwapEMAWeights` computes the weights of training back, and changes half of them by rounding.
+    Without averages it does nothing. Keras 3.15's `SwapEMAWeights` computes the weights of training back, and
+    changes half of them by rounding.
     """
 
     def __init__(self, checkpoints: Checkpoints):
         super().__init__()
         self._checkpoints = checkpoints
-        self._weights: list[Any] = []
+        # While averages are evaluated: variables, each with the value that it trains with.
+        self._kept: list[tuple[Any, Any]] = []
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._weights = [
-            keras.ops.copy(variable) for variable in self.model.trainable_variables
-        ]
-        self._checkpoints.use_averages()
+        if self._checkpoints.averages:
+            variables = self.model.trainable_variables
+            self._kept = [
+                (variable, keras.ops.copy(variable)) for variable in variables
+            ]
+            self._checkpoints.use_averages()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         self.restore_weights()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._weights = []
+        self._kept = []
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        if self._weights:
-            self.restore_weights()
+        self.restore_weights()
 
     def restore_weights(self) -> None:
         """Restores the weights that the model trains with."""
-        for variable, weight in zip(
-            self.model.trainable_variables, self._weights, strict=True
-        ):
+        for variable, weight in self._kept:
             variable.assign(weight)
-
-
-class KeepBestEpoch(keras.callbacks.Callback):
-    """Keeps the epoch with the best held-out accuracy, and stops the run when none is better."""
-
-    def __init__(self, best: BestEpoch):
-        super().__init__()
-        self._best = best
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        step = int(self.model.optimizer.iterations.numpy())
-        self._best.update(epoch + 1, step, (logs or {})["val_accuracy"])
-        if self._best.is_out_of_patience(epoch + 1):
-            self.model.stop_training = True
 
 
 class SaveCheckpoints(keras.callbacks.Callback):
@@ -244,7 +227,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
       initial_step, steps, save_every: as in `create_callbacks`.
       stop: the request to stop; a single worker also stops within an evaluation, which is repeated later.
       guard: the callback that checks the loss before anything is written within an epoch.
-      averaged: the callback that replaces the weights during the evaluation, if any.
+      averaged: the callback that replaces the weights during the evaluation.
     """
 
     takes_tensors = True
@@ -257,7 +240,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         save_every: int,
         stop: StopRequest,
         guard: StopWhenDiverged,
-        averaged: AveragedEvaluation | None = None,
+        averaged: AveragedEvaluation,
     ):
         super().__init__()
         self._averaged = averaged
@@ -304,8 +287,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         if self._stop.received and self._checkpoints.devices.workers == 1:
             self._stopping = True
             sync(self.model)
-            if self._averaged:
-                self._averaged.restore_weights()
+            self._averaged.restore_weights()
             self._checkpoints.sums = self._sums
             self._save()
 

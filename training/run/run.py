@@ -50,7 +50,7 @@ from lambdanet.training.run import (
     user_callbacks,
 )
 from lambdanet.training.run import model_dir as model_dirs
-from lambdanet.training.run.best_epoch import BestEpoch
+from lambdanet.training.run.best_epoch import BestEpoch, LastEpoch
 from lambdanet.training.run.build import (
     build_optimizer,
     build_resizable_model,
@@ -139,7 +139,7 @@ class Run:
         self._model = build_resizable_model(recipe)
         self._optimizer = build_optimizer(recipe, self._steps)
         self._checkpoints = self._create_checkpoints(model_dirs.CHECKPOINTS)
-        self._best = None
+        self._best = LastEpoch()
         if recipe.held_out_split:
             best = self._create_checkpoints(model_dirs.BEST, max_to_keep=1)
             self._best = BestEpoch(best, recipe.patience)
@@ -156,11 +156,8 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Whether the last epoch was trained, or `patience` epochs were not better than the best."""
-        if self.step >= self._recipe.epochs * self._steps:
-            return True
-        return self._best is not None and self._best.is_out_of_patience(
-            self.step // self._steps
-        )
+        epoch = self.step // self._steps
+        return epoch >= self._recipe.epochs or self._best.is_out_of_patience(epoch)
 
     def restore(self) -> None:
         """Restores the newest checkpoint, or else the initial weights, and claims the model_dir.
@@ -227,13 +224,9 @@ class Run:
             if rows
             else {}
         )
-        if self._best is not None:
-            last |= {
-                "best_epoch": self._best.epoch,
-                "best_val_accuracy": self._best.accuracy,
-            }
         return {
             **last,
+            **self._best.result(),
             "model_dir": str(self._path),
             "epoch": self.step // self._steps,
             "step": self.step,
@@ -271,20 +264,15 @@ class Run:
         return self.step // self._steps - (not self._is_evaluated())
 
     def _callbacks(self, stop: StopRequest) -> list[keras.callbacks.Callback]:
-        save_every = self._options.save_every
-        own = self._user_callbacks
-        recipe = self._recipe
-        step = self.step
         return callbacks.create_callbacks(
-            recipe,
+            self._recipe,
             self._path,
             self._checkpoints,
-            step,
+            self.step,
             self._steps,
-            save_every,
+            self._options.save_every,
             stop,
-            self._best,
-            own,
+            [*self._user_callbacks, self._best],
         )
 
     def _fit_epochs(self, stop: StopRequest) -> None:

@@ -15,6 +15,7 @@ from training_runs import assert_same_run, saved_steps, weights
 
 from lambdanet import cli, configs
 from lambdanet.training.run import callbacks, model_dir
+from lambdanet.training.run.best_epoch import BestEpoch
 from lambdanet.training.run.preemption import StopRequest
 from lambdanet.training.train import train
 
@@ -148,14 +149,14 @@ def test_best_epoch_is_kept_and_patience_ends_run(
     recipe = dataclasses.replace(
         RECIPE, epochs=6, held_out_split="train[64:96]", patience=2
     )
-    original, trained, seen = callbacks.KeepBestEpoch.on_epoch_end, {}, []
+    original, trained, seen = BestEpoch.on_epoch_end, {}, []
 
     def judge(self, epoch, logs=None):
         trained[epoch + 1] = self.model.get_weights()
         seen.append(logs["val_accuracy"])
         original(self, epoch, {**logs, "val_accuracy": given[epoch + 1]})
 
-    monkeypatch.setattr(callbacks.KeepBestEpoch, "on_epoch_end", judge)
+    monkeypatch.setattr(BestEpoch, "on_epoch_end", judge)
     saved = callbacks.SaveCheckpoints.on_epoch_end
 
     def killed(self, epoch, logs=None):
