@@ -10,15 +10,9 @@ from lambdanet.backend import compat, keras, tensors
 from lambdanet.errors import check_count, check_counts, invalid
 from lambdanet.layers.argument_checks import OF_ZOO, own_initializer, relative_arguments
 from lambdanet.layers.layer import TableLayer
-from lambdanet.ops import (
-    content_lambdas,
-    position_lambdas,
-    products,
-    relative_positions,
-)
+from lambdanet.ops import position_lambdas, products, relative_positions
 from lambdanet.ops.content_lambdas import Mask
-from lambdanet.ops.position_term import Geometry, PositionTerm
-from lambdanet.ops.relative_positions import PairAxis
+from lambdanet.ops.position_term import Geometry, PositionTerm, cut_axes
 
 SHARED = "shared_object_id"  # Keras's key for objects that several layers share
 
@@ -201,22 +195,9 @@ class RelativePositionEmbedding(PositionEmbedding):
         if mask is None or isinstance(mask, str):
             outputs = position_lambdas.apply_term(term, self.implementation)
         else:
-            axes = [
-                PairAxis(n, m, 0, axis.strides, axis.dilation)
-                for n, m, axis in zip(
-                    term.query_size,
-                    term.context_size,
-                    geometry.along(len(scopes)),
-                    strict=True,
-                )
-            ]
-            embeddings = relative_positions.expand_table(table, axes)
+            embeddings = relative_positions.expand_table(table, cut_axes(term, None))
             outputs = products.apply_embeddings(
-                term.queries,
-                term.values,
-                embeddings,
-                content_lambdas.visible_pairs(mask, None),
-                term.content,
+                term.queries, term.values, embeddings, mask, term.content
             )
         return self._with_bias(outputs, term) if self.use_bias else outputs
 
@@ -342,11 +323,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         if isinstance(mask, str):
             mask = K.cast(K.lower_triangle(n, m), "bool")
         outputs = products.apply_embeddings(
-            term.queries,
-            term.values,
-            embeddings,
-            content_lambdas.visible_pairs(mask, None),
-            term.content,
+            term.queries, term.values, embeddings, mask, term.content
         )
         return term.geometry.pool(outputs)
 

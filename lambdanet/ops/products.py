@@ -245,7 +245,7 @@ def apply_embeddings(
       queries: [b, *query_size, h, k].
       values: [b, *context_size, v, u].
       embeddings: [n, k, m * u].
-      mask: whether a query sees a context position, [b or 1, n, m], booleans; None: it sees all.
+      mask: whether a query sees a context position, [n, m] or [b, n, m], booleans; None: it sees all.
       content: a content lambda to add to all position lambdas, [b, k, v].
 
     Returns:
@@ -260,7 +260,8 @@ def apply_embeddings(
     if mask is None:
         outputs = query_first(queries, values, embeddings)
     else:
-        pairs = K.repeat(K.cast(mask, values.dtype), u, axis=2)[:, :, K.newaxis]
+        visible = content_lambdas.visible_pairs(mask, None)  # [b or 1, n, m]
+        pairs = K.repeat(K.cast(visible, values.dtype), u, axis=2)[:, :, K.newaxis]
         similarity = K.einsum("bnhk,nkm->bnhm", queries, embeddings) * pairs
         outputs = K.einsum("bnhm,bmv->bnhv", similarity, values)
     outputs = K.reshape(outputs, [b, *query_size, h, v])
