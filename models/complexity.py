@@ -122,8 +122,11 @@ def _lambda_layer(layer: LambdaLayer) -> int:
     context = [1] if layer.content else []
     if layer.position is not None:
         scopes = per_axis(getattr(layer.position, "scope", None), len(spatial))
-        pairs = zip(scopes, spatial, strict=True)
-        context.append(math.prod(min(r or side, side) for r, side in pairs))
+        seen = [min(r or side, side) for r, side in zip(scopes, spatial, strict=True)]
+        axis = layer.position.causal_axis
+        if axis is not None and scopes[axis] is not None:
+            seen[axis] = min(scopes[axis] // 2 + 1, spatial[axis])
+        context.append(math.prod(seen))
     # For content and position each: computing the lambdas, and applying them.
     return _projections(layer) + sum(
         n * m * lambdas * k * u * v + n * h * k * v for m in context

@@ -8,6 +8,7 @@ import numpy as np
 import lambdanet
 from lambdanet.backend import compat
 from lambdanet.backend.tensors import per_axis
+from lambdanet.layers.argument_checks import causal_axis
 
 
 def images(*shape, seed=0):
@@ -123,6 +124,7 @@ def naive_lambda_layer(layer, x, context=None, mask=None, padding_mask=None):
         )
     rank, h, k, u = x.ndim - 2, layer.num_heads, layer.key_dim, layer.intra_depth
     strides = per_axis(layer.strides, rank)
+    axis = causal_axis(layer.causal, rank)
     lambdas = h if layer.multi_head else 1
 
     def project(y, name, shape, norm=True):
@@ -147,9 +149,13 @@ def naive_lambda_layer(layer, x, context=None, mask=None, padding_mask=None):
             return table[i, number, number_m]
         distance = [mi - step * ni for mi, ni, step in zip(m, n, strides, strict=True)]
         dilation = per_axis(layer.position.dilation, rank)
+        # A causal table ends with the offset 0.
+        zeros = [r // 2 for r in table.shape[1 : rank + 1]]
+        if axis is not None:
+            zeros[axis] = table.shape[1 + axis] - 1
         offset = tuple(
-            d // step + r // 2
-            for d, step, r in zip(distance, dilation, table.shape[1:], strict=False)
+            d // step + zero
+            for d, step, zero in zip(distance, dilation, zeros, strict=True)
         )
         in_scope = all(
             0 <= o < r for o, r in zip(offset, table.shape[1:], strict=False)
@@ -180,8 +186,8 @@ def naive_lambda_layer(layer, x, context=None, mask=None, padding_mask=None):
         allowed = [
             j
             for j in range(len(contexts))
-            if mask is None
-            or (j <= number if isinstance(mask, str) else mask[number, j])
+            if (mask is None or mask[number, j])
+            and (axis is None or contexts[j][axis] <= strides[axis] * n[axis])
         ]
         for head in range(h):
             i = head if layer.multi_head else 0
@@ -211,9 +217,7 @@ def mask_of_example(layer, x, context, mask, padding_mask, i):
     n = np.prod([-(-n // step) for n, step in zip(x.shape[1:-1], strides, strict=True)])
     m = np.prod(context.shape[1:-1])
     visible = np.ones([n, m], bool)
-    if isinstance(mask, str):
-        visible = np.tri(n, m, dtype=bool)
-    elif mask is not None:
+    if mask is not None:
         visible = np.asarray(mask if mask.ndim == 2 else mask[i], bool)
     return visible if padding_mask is None else visible & padding_mask[i]
 

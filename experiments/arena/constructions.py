@@ -179,15 +179,12 @@ def in_context_network(**options: Any) -> keras.Model:
         np.eye(3 * TOKENS + 1), np.cumsum([TOKENS, TOKENS, 1]), axis=1
     )
     inputs = keras.Input([None, 3 * TOKENS + 1])
-    mover = LambdaLayer(
-        3 * TOKENS + 1, **{"num_heads": 1, "key_dim": 1, "scope": 3, **options}
-    )
-    x = keras.layers.Add()([inputs, mover(inputs, mask="causal")])
-    finder = LambdaLayer(
-        TOKENS, **{"num_heads": 1, "key_dim": TOKENS, "scope": 3, **options}
-    )
-    outputs = finder(x, mask="causal")
-    before = np.array([[1], [0], [0]])  # the embedding of the offset -1 is 1
+    options = {"num_heads": 1, "scope": 3, "causal": True, **options}
+    mover = LambdaLayer(3 * TOKENS + 1, key_dim=1, **options)
+    x = keras.layers.Add()([inputs, mover(inputs)])
+    finder = LambdaLayer(TOKENS, key_dim=TOKENS, **options)
+    outputs = finder(x)
+    before = np.array([[1], [0]])  # the embedding of the offset -1 is 1
     kernels = {
         "queries/kernel": constant,
         "values/kernel": keys @ slot.T,

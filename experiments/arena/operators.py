@@ -124,7 +124,7 @@ def lambda_layer(
 
 
 def causal_lambda_layer(filters: int, **options: Any) -> Mixer:
-    return partial(lambda_layer(filters, **options), mask="causal")
+    return lambda_layer(filters, causal=True, **options)
 
 
 def _attention(kind: type[keras.layers.Layer], **defaults: Any) -> Callable[..., Mixer]:

@@ -40,7 +40,6 @@ def _keeping_float64(
     return compute
 
 
-cumsum = _keeping_float64(ops.cumsum, lambda x, axis: x.cumsum(axis))
 divide_no_nan = _keeping_float64(
     ops.divide_no_nan,
     lambda x, y: ops.where(y == 0, 0.0, x / ops.where(y == 0, 1.0, y)),
@@ -192,11 +191,6 @@ def itemsize(dtype: Any) -> int:
 def dtype_name(dtype: Any) -> str:
     """Returns the name of a type, such as "float32"."""
     return keras.backend.standardize_dtype(dtype)
-
-
-def lower_triangle(n: int, m: int) -> Tensor:
-    """Returns ones on and below the diagonal, [n, m]."""
-    return ops.tril(ops.ones([n, m]))
 
 
 def check_at_most(x: Any, largest: int, message: str) -> None:

@@ -33,7 +33,6 @@ conv = tf.nn.convolution
 convert_to_numpy = np.asarray
 convert_to_tensor = tf.convert_to_tensor
 cos = tf.cos
-cumsum = tf.cumsum
 custom_gradient = tf.custom_gradient
 depthwise_conv = tf.nn.depthwise_conv2d
 divide_no_nan = tf.math.divide_no_nan
@@ -70,6 +69,7 @@ softmax_cross_entropy = tf.nn.softmax_cross_entropy_with_logits
 sqrt = tf.sqrt
 square = tf.square
 stack = tf.stack
+stop_gradient = tf.stop_gradient
 sum = tf.reduce_sum
 take = tf.gather
 tile = tf.tile
@@ -172,11 +172,6 @@ def itemsize(dtype: Any) -> int:
 def dtype_name(dtype: Any) -> str:
     """Returns the name of a type, such as "float32"."""
     return tf.as_dtype(dtype).name
-
-
-def lower_triangle(n: Size, m: Size) -> tf.Tensor:
-    """Returns ones on and below the diagonal, [n, m]."""
-    return tf.linalg.band_part(tf.ones([n, m]), -1, 0)
 
 
 def as_constant(compute: Callable[..., tf.Tensor], *args: Any) -> Any:

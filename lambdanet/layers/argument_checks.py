@@ -8,6 +8,8 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import keras
@@ -17,10 +19,9 @@ from lambdanet.errors import (
     check_count,
     check_known,
     invalid,
-    unknown,
 )
 from lambdanet.ops import position_lambdas
-from lambdanet.ops.content_lambdas import Mask, as_boolean
+from lambdanet.ops.content_lambdas import as_boolean
 
 RESIZES = ("slice", "interpolate")
 # What an error about a map adds.
@@ -86,6 +87,37 @@ def check_per_axis(name: str, value: Any, check: Callable[[str, Any], Any]) -> A
     return tuple(check(name, item) for item in value)
 
 
+def check_causal(causal: Any) -> bool | int | str:
+    """Checks the argument `causal` of a lambda layer: False, True, "time" or the number of an axis from 1."""
+    if isinstance(causal, str):
+        check_known("causal", causal, ("time",))
+        return causal
+    if isinstance(causal, bool | np.bool_):
+        return bool(causal)
+    accepted = "False, True for sequences, 'time' for the first spatial axis, or a number as of Keras's axes"
+    if not isinstance(causal, numbers.Integral) or not 1 <= causal <= 3:
+        raise invalid("causal", accepted, causal, "1 is the first spatial axis")
+    return int(causal)
+
+
+def causal_axis(causal: bool | int | str, rank: int) -> int | None:
+    """Returns the number of the spatial axis that `causal` names, from 0, of `rank` axes; None without one.
+
+    Raises:
+      InputError: True for more than one axis, or the number of an axis that is not there.
+    """
+    if causal is False:
+        return None
+    if causal == "time":
+        return 0
+    if causal is True and rank > 1:
+        accepted = f"'time' or a number from 1 to {rank} with {rank} spatial axes"
+        raise invalid("causal", accepted, causal)
+    if causal > rank:
+        raise invalid("causal", f"at most {rank}, the last spatial axis", causal)
+    return causal - 1
+
+
 def relative_arguments(
     scope: int | Sequence[int | None] | None = 23,
     dilation: PerAxis = 1,
@@ -149,13 +181,13 @@ def checked_shape(shape: Sequence[int | None], what: str) -> K.Shape:
 
 
 def check_mask(
-    layer: Any, mask: Mask, inputs: K.Tensor, context: K.Tensor | None
-) -> Mask:
+    layer: Any, mask: K.Tensor, inputs: K.Tensor, context: K.Tensor | None
+) -> K.Tensor:
     """Checks the mask with which a lambda layer is called.
 
     Args:
       layer: the lambda layer.
-      mask: "causal", or one value for each query and context position, [n, m] or [b, n, m].
+      mask: one value for each query and context position, [n, m] or [b, n, m].
       inputs: [b, *size, c].
       context: the source of keys and values, [b, *context_size, c']; None: the inputs.
 
@@ -163,16 +195,10 @@ def check_mask(
       The mask; one of floating-point numbers as booleans.
     """
     rank = len(inputs.shape) - 2
-    is_strided = max(per_axis(layer.strides, rank, "strides")) > 1
     is_pooled = max(per_axis(layer.pool_size, rank, "pool_size")) > 1
     if isinstance(mask, str):
-        if mask != "causal":
-            raise unknown("mask", mask, ["causal"])
-        if context is not None or is_strided or is_pooled:
-            raise InputError(
-                "a causal mask needs the inputs as context and strides of 1; give mask as [n, m] instead"
-            )
-        return mask
+        causal = "causal=True or 'time' of the layer hides what comes after a query"
+        raise invalid("mask", "of the shape [n, m] or [b, n, m]", mask, causal)
     if is_pooled:
         raise invalid("pool_size", "1 with a mask [n, m]", layer.pool_size)
     query_map = layer.compute_output_shape(checked_shape(inputs.shape, "input"))
@@ -180,7 +206,7 @@ def check_mask(
     b, m = _batch_and_positions(inputs, context)
     values: K.Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
     shape = tuple(values.shape)
-    accepted = f"'causal', or of the shape [n, m] = {[n, m]} or [b, n, m] = {[b, n, m]}"
+    accepted = f"of the shape [n, m] = {[n, m]} or [b, n, m] = {[b, n, m]}"
     if len(shape) not in (2, 3) or not _agree(shape, [b, n, m][-len(shape) :]):
         raise invalid("mask", accepted, shape)
     if len(shape) == 2 and shape[0] is None and not K.is_tensor(values):

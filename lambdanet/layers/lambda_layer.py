@@ -20,6 +20,8 @@ from lambdanet.errors import (
     invalid,
 )
 from lambdanet.layers.argument_checks import (
+    causal_axis,
+    check_causal,
     check_divisible,
     check_mask,
     check_padding_mask,
@@ -41,8 +43,7 @@ from lambdanet.layers.position_argument import (
     without_relative,
 )
 from lambdanet.layers.position_embedding import PositionEmbedding
-from lambdanet.ops import content_lambdas
-from lambdanet.ops.content_lambdas import Mask
+from lambdanet.ops import causal_content, content_lambdas, relative_positions
 from lambdanet.ops.position_term import Geometry
 
 
@@ -89,6 +90,11 @@ class LambdaLayer(Layer):
       pool_size: with strides, the side of the windows over which outputs are averaged, as by an average-pool
         with "same" padding, at a fraction of the cost.
       dilation, map_size, resize, implementation: as in `RelativePositionEmbedding`.
+      causal: whether a query sees only the positions up to its own: True on sequences; on images and volumes,
+        "time" or the number of the axis along which it does, as Keras counts axes: 1 is the first spatial
+        axis, "time". Content is that of all positions up to the query's; position tables have only the
+        offsets up to 0, (r + 1) / 2 of them along the axis. A batch normalization in training still averages
+        over whole sequences.
       position_bias: its `use_bias`: whether to add a vector to the position lambdas, as timm's networks do.
       batch_norm: arguments of the batch normalizations, instead of momentum 0.9 and epsilon 1e-5.
       kernel_regularizer: regularizer of the three projections; position embeddings have none.
@@ -104,7 +110,7 @@ class LambdaLayer(Layer):
 
     * inputs: [b, *query_size, c].
     * context: the source of keys and values, [b, *context_size, c'], of the same rank. Default: the inputs.
-    * mask: None, "causal", or what each query sees of the context, [n, m], or [b, n, m] for each example.
+    * mask: what each query sees of the context, [n, m], or [b, n, m] for each example. Default: everything.
     * padding_mask: the context positions that are no padding, [b, m], for sequences of different lengths.
       Default: Keras's own mask of the context, as of `Masking` or `Embedding(mask_zero=True)`, for sequences.
       Padding is in no lambda, and in no statistics of a batch normalization; with the inputs as context, it
@@ -143,6 +149,7 @@ class LambdaLayer(Layer):
         dilation: PerAxis = 1,
         map_size: int | Sequence[int | None] | None = None,
         resize: str = "slice",
+        causal: bool | int | str = False,
         position_bias: bool = False,
         implementation: str = "auto",
         batch_norm: Mapping[str, Any] | None = None,
@@ -174,6 +181,7 @@ class LambdaLayer(Layer):
             raise InputError(
                 "a lambda layer needs content, positions or both, got content=False and position=None"
             )
+        self.causal = check_causal(causal)
         self.content = content
         self.multi_head = multi_head
         self.key_normalization = key_normalization
@@ -221,10 +229,14 @@ class LambdaLayer(Layer):
         self,
         inputs: K.Tensor,
         context: K.Tensor | None = None,
-        mask: Mask = None,
+        mask: K.Tensor | None = None,
         padding_mask: K.Tensor | None = None,
         **kwargs: Any,
     ) -> K.Tensor:
+        if self.causal is not False and context is not None:
+            raise InputError(
+                f"causal={self.causal!r} needs the inputs as context; give mask as [n, m] instead"
+            )
         if not self.built and context is not None:
             self._context_shape = tuple(context.shape)
         if mask is not None:
@@ -265,19 +277,24 @@ class LambdaLayer(Layer):
         self._queries_norm = build_norm(self, "queries_norm", queries)
         self._values_norm = build_norm(self, "values_norm", values)
         rank = len(input_shape) - 2
-        per_axis(self.pool_size, rank, "pool_size")
+        pool_sizes = per_axis(self.pool_size, rank, "pool_size")
         per_axis(self.strides, rank, "strides")
+        self._causal_axis = causal_axis(self.causal, rank)
+        if self._causal_axis is not None and pool_sizes[self._causal_axis] > 1:
+            raise invalid("pool_size", "1 along the causal axis", self.pool_size)
         if self.position is not None:
             steps = [axis.query_strides for axis in self._geometry.along(rank)]
             queries_shape = strided_shape(input_shape, tuple(steps))
-            self.position.build_for(queries_shape[1:-1], context_shape[1:-1])
+            self.position.build_for(
+                queries_shape[1:-1], context_shape[1:-1], self._causal_axis
+            )
         super().build(input_shape)
 
     def call(
         self,
         inputs: K.Tensor,
         context: K.Tensor | None = None,
-        mask: Mask = None,
+        mask: K.Tensor | None = None,
         padding_mask: K.Tensor | None = None,
         training: bool | None = None,
     ) -> K.Tensor:
@@ -287,9 +304,8 @@ class LambdaLayer(Layer):
           inputs: [b, *query_size, c].
           context: the source of keys and values, [b, *context_size, c'], of the same rank; default: the
             inputs.
-          mask: the context positions m that a query n sees: "causal" for those up to n in raster order, or
-            booleans or integers as [n, m], or as [b, n, m] for each example; 0 and 1 alone if they are
-            floating-point.
+          mask: the context positions m that a query n sees: booleans or integers as [n, m], or as
+            [b, n, m] for each example; 0 and 1 alone if they are floating-point.
           padding_mask: the context positions that are no padding, as [b, m], of the same types.
           training: whether batch normalizations use the statistics of the batch; False also chooses forms
             that are fast without a gradient.
@@ -297,7 +313,7 @@ class LambdaLayer(Layer):
         Returns:
           [b, *query_size, d]; with strides, of the positions that they keep.
         """
-        if mask is not None and not isinstance(mask, str):
+        if mask is not None:
             mask = K.cast(K.convert_to_tensor(mask), "bool")
         query_mask = None  # [b, *query_size]
         if padding_mask is not None:
@@ -311,6 +327,13 @@ class LambdaLayer(Layer):
             every_query = (slice(None), *every)
             inputs = inputs[every_query]
             query_mask = None if query_mask is None else query_mask[every_query]
+        if mask is not None and self._causal_axis is not None:
+            mask = mask & relative_positions.causal_pairs(
+                sizes(inputs)[1:-1],
+                sizes(context)[1:-1],
+                self._causal_axis,
+                axes[self._causal_axis].query_strides,
+            )
         # One map for each lambda: [b, *query_size, h, k], [b, *context_size, k, u], [b, *context_size, v, u].
         h = self.num_heads // self._num_lambdas
         k = self.key_dim
@@ -444,12 +467,13 @@ class LambdaLayer(Layer):
         self,
         index: int,
         qkv: Sequence[Any],
-        masks: tuple[Mask, K.Tensor | None],
+        masks: tuple[K.Tensor | None, K.Tensor | None],
         training: bool | None,
     ) -> K.Tensor:
         """Applies lambda number `index`, the sum of content and positions: [b, *query_size, h, v]."""
         mask, padding_mask = masks
-        if mask is not None or self.position is None:
+        has_own_lambdas = mask is not None or self._causal_axis is not None
+        if has_own_lambdas or self.position is None:
             return self._apply_apart(index, qkv, masks, training)
         queries, keys, values = qkv
         content = None
@@ -470,10 +494,10 @@ class LambdaLayer(Layer):
         self,
         index: int,
         qkv: Sequence[Any],
-        masks: tuple[Mask, K.Tensor | None],
+        masks: tuple[K.Tensor | None, K.Tensor | None],
         training: bool | None,
     ) -> K.Tensor:
-        """Adds the outputs of content and positions instead: with a mask, each query has its own."""
+        """Adds the outputs of content and positions: masked and causal queries have their own lambdas."""
         mask, padding_mask = masks
         outputs = []
         queries, keys, values = qkv
@@ -489,13 +513,27 @@ class LambdaLayer(Layer):
                 )
             )
         if self.content:
-            pooled = self._geometry.pool(queries)
-            outputs.append(
-                content_lambdas.apply_content_lambda(
-                    pooled, keys, values, self.key_normalization, mask, padding_mask
-                )
-            )
+            qkv = self._geometry.pool(queries), keys, values
+            outputs.append(self._apply_content(qkv, mask, padding_mask))
         return K.add_n(outputs)
+
+    def _apply_content(
+        self, qkv: Sequence[Any], mask: K.Tensor | None, padding_mask: K.Tensor | None
+    ) -> K.Tensor:
+        """Applies content lambdas: one for all queries, those of a mask, or those of what came before."""
+        if mask is not None or self._causal_axis is None:
+            return content_lambdas.apply_content_lambda(
+                *qkv, self.key_normalization, mask, padding_mask
+            )
+        spacing = self._geometry.along(len(qkv[0].shape) - 3)[self._causal_axis]
+        outputs, _ = causal_content.apply(
+            *qkv,
+            self.key_normalization,
+            self._causal_axis,
+            spacing.strides,
+            padding_mask,
+        )
+        return outputs
 
 
 def _without_padding(x: K.Tensor, mask: K.Tensor) -> K.Tensor:

@@ -7,11 +7,10 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras, tensors
-from lambdanet.errors import check_count, check_counts, invalid
+from lambdanet.errors import InputError, check_count, check_counts, invalid
 from lambdanet.layers.argument_checks import OF_ZOO, own_initializer, relative_arguments
 from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import position_lambdas, products, relative_positions
-from lambdanet.ops.content_lambdas import Mask
 from lambdanet.ops.position_term import Geometry, PositionTerm, cut_axes
 
 SHARED = "shared_object_id"  # Keras's key for objects that several layers share
@@ -49,12 +48,42 @@ class PositionEmbedding(TableLayer):
         self.embeddings_initializer = own_initializer(embeddings_initializer)
         self.num_users = 0  # the lambda layers that have it
         self.table: Any = None  # until the first `build_for`
+        self.causal_axis: int | None = None  # that of the first `build_for`
 
     def build_for(
+        self,
+        query_size: Sequence[int | None],
+        context_size: Sequence[int | None],
+        causal_axis: int | None = None,
+    ) -> None:
+        """Creates the embeddings, once.
+
+        Args:
+          query_size: the queries along each axis.
+          context_size: the context positions along each axis.
+          causal_axis: the number of the axis along which a query sees only the positions up to its own.
+
+        Raises:
+          InputError: for unknown sizes that the table depends on, or for other axes than those of the layers
+            that have built it.
+        """
+        if self.table is None:
+            self.causal_axis = causal_axis
+            self._create_table(query_size, context_size)
+        elif causal_axis != self.causal_axis:
+            raise InputError(
+                "layers that share a position embedding must be causal along the same axis, got causal_axis="
+                f"{causal_axis} after {self.causal_axis}"
+            )
+        self._check_rank(len(context_size))
+
+    def _create_table(
         self, query_size: Sequence[int | None], context_size: Sequence[int | None]
     ) -> None:
-        """Creates the embeddings, once, for maps of these sizes."""
         raise NotImplementedError
+
+    def _check_rank(self, rank: int) -> None:
+        """Checks the number of spatial axes; unstructured positions have none."""
 
     def call(
         self,
@@ -62,7 +91,7 @@ class PositionEmbedding(TableLayer):
         values: K.Tensor,
         index: int,
         geometry: Geometry,
-        mask: Mask = None,
+        mask: K.Tensor | None = None,
         content: K.Tensor | None = None,
         training: bool | None = None,
     ) -> K.Tensor:
@@ -73,7 +102,8 @@ class PositionEmbedding(TableLayer):
           values: [b, *context_size, v, u].
           index: the number of the lambda, below `num_lambdas`.
           geometry: the spacing of queries and outputs; see `lambdanet.ops.position_term`.
-          mask: None, "causal", or whether a query sees a context position, [n, m] or [b, n, m], booleans.
+          mask: whether a query sees a context position, [n, m] or [b, n, m], booleans; None: all, or
+            all up to its own if the layer is causal.
           content: a content lambda to add to the position lambdas, [b, k, v].
           training: False if no gradient is needed, so that the fastest form of the forward pass is chosen.
 
@@ -87,7 +117,7 @@ class PositionEmbedding(TableLayer):
             mask,
         )
 
-    def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
+    def _apply_term(self, term: PositionTerm, mask: K.Tensor | None) -> K.Tensor:
         raise NotImplementedError
 
     def serialize(self) -> dict[str, Any]:
@@ -163,13 +193,10 @@ class RelativePositionEmbedding(PositionEmbedding):
         self.use_bias = use_bias
         self.implementation = implementation
 
-    def build_for(
+    def _create_table(
         self, query_size: Sequence[int | None], context_size: Sequence[int | None]
     ) -> None:
         rank = len(context_size)
-        if self.table is not None:
-            self._check_rank(rank)
-            return
         scopes = tensors.per_axis(self.scope, rank, "scope")
         tensors.per_axis(self.dilation, rank, "dilation")
         sides: Sequence[Any] = scopes
@@ -179,20 +206,23 @@ class RelativePositionEmbedding(PositionEmbedding):
             2 * side - 1 if r is None else r
             for r, side in zip(scopes, sides, strict=True)
         ]
+        if self.causal_axis is not None:
+            # The offsets up to 0 alone.
+            lengths[self.causal_axis] = lengths[self.causal_axis] // 2 + 1
         self.table = self._add_table(lengths)
         if self.use_bias:
             self.bias = self.add_weight(
                 name="bias", shape=[self.key_dim], initializer="zeros"
             )
 
-    def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
+    def _apply_term(self, term: PositionTerm, mask: K.Tensor | None) -> K.Tensor:
         scopes = tensors.per_axis(self.scope, len(term.query_size))
         table = self._fitted(term, scopes) if None in scopes else term.table
-        if isinstance(mask, str):
-            table = relative_positions.mask_future_offsets(table, len(term.query_size))
+        if self.causal_axis is not None:
+            table = relative_positions.add_future_offsets(table, self.causal_axis)
         geometry = dataclasses.replace(term.geometry, dilation=self.dilation)
         term = dataclasses.replace(term, table=table, geometry=geometry)
-        if mask is None or isinstance(mask, str):
+        if mask is None:
             outputs = position_lambdas.apply_term(term, self.implementation)
         else:
             embeddings = relative_positions.expand_table(table, cut_axes(term, None))
@@ -247,7 +277,8 @@ class RelativePositionEmbedding(PositionEmbedding):
             extent = _largest(term.context_size[number], last_query + 1)
             extents.append(extent)
             if r is None:
-                lengths[number] = 2 * extent - 1
+                is_causal = number == self.causal_axis
+                lengths[number] = extent if is_causal else 2 * extent - 1
         if self.resize == "interpolate":
             return relative_positions.resize_table(term.table, lengths)
         for extent, size in zip(extents, self.map_size, strict=True):
@@ -293,16 +324,14 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         self.num_queries: Any = num_queries
         self.num_context: Any = num_context
 
-    def build_for(
+    def _create_table(
         self, query_size: Sequence[int | None], context_size: Sequence[int | None]
     ) -> None:
-        if self.table is not None:
-            return
         self.num_queries = _count("num_queries", self.num_queries, query_size)
         self.num_context = _count("num_context", self.num_context, context_size)
         self.table = self._add_table([self.num_queries, self.num_context])
 
-    def _apply_term(self, term: PositionTerm, mask: Mask) -> K.Tensor:
+    def _apply_term(self, term: PositionTerm, mask: K.Tensor | None) -> K.Tensor:
         n = tensors.product(term.query_size)
         m = tensors.product(term.context_size)
         for positions, size, kind in (
@@ -320,8 +349,16 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
                     positions, size, f"more {kind} positions than the table has"
                 )
         embeddings = _first_pairs(term.table, n, m)
-        if isinstance(mask, str):
-            mask = K.cast(K.lower_triangle(n, m), "bool")
+        if self.causal_axis is not None:
+            pairs = relative_positions.causal_pairs(
+                term.query_size,
+                term.context_size,
+                self.causal_axis,
+                term.geometry.along(len(term.query_size))[
+                    self.causal_axis
+                ].query_strides,
+            )
+            mask = pairs if mask is None else pairs & mask
         outputs = products.apply_embeddings(
             term.queries, term.values, embeddings, mask, term.content
         )

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Content lambdas and their products with queries: global, masked and causal (Bello 2021, equation 1)."""
-
-from typing import TypeAlias
+"""Content lambdas and their products with queries, global and masked (Bello 2021, equation 1)."""
 
 from lambdanet import backend as K
 from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.errors import invalid
 
 KEY_NORMALIZATIONS = ("softmax", "l2", None)
-Mask: TypeAlias = "K.Tensor | str | None"  # [n, m], [b, n, m], or "causal"
 
 
 def as_boolean(mask: K.Tensor, name: str = "mask") -> K.Tensor:
@@ -79,7 +76,7 @@ def content_lambda(
     keys = at_least_float32(flatten_map(keys))
     values = flatten_map(values)
     if padding_mask is not None:
-        keys = _without_padding(keys, normalization, padding_mask)
+        keys = without_padding(keys, normalization, padding_mask)
     keys = K.cast(_normalized(keys, normalization), values.dtype)
     return K.einsum("bmku,bmvu->bkv", keys, values)
 
@@ -89,21 +86,21 @@ def apply_content_lambda(
     keys: K.Tensor,
     values: K.Tensor,
     normalization: str | None = "softmax",
-    mask: Mask = None,
+    mask: K.Tensor | None = None,
     padding_mask: K.Tensor | None = None,
 ) -> K.Tensor:
     """Applies the content lambda: one for all query positions or, with a mask, one for each.
 
     With a mask each query normalizes the keys over its own context. A softmax of any keys is exact, and takes
-    n m k numbers for each example, or n k v for a causal mask.
+    n m k numbers for each example.
 
     Args:
       queries: [b, *query_size, h, k].
       keys: [b, *context_size, k, u], not yet normalized.
       values: [b, *context_size, v, u], zero in padding.
       normalization: the normalization of each key channel over the context, one of `KEY_NORMALIZATIONS`.
-      mask: None; what each query sees of the context, [n, m] or [b, n, m], booleans; or "causal" for the
-        context m <= n of a sequence, by sums that are linear in n.
+      mask: what each query sees of the context, [n, m] or [b, n, m], booleans; None: everything. For the
+        positions up to a query's own, `lambdanet.ops.causal_content` is linear in n.
       padding_mask: the context positions that are no padding, [b, m], booleans; None: all.
 
     Returns:
@@ -118,17 +115,12 @@ def apply_content_lambda(
         at_least_float32(flatten_map(x)) for x in (queries, keys, values)
     )
     if padding_mask is not None:
-        keys = _without_padding(keys, normalization, padding_mask)
-    visible = None
-    if not isinstance(mask, str):
-        visible = visible_pairs(K.cast(mask, "bool"), padding_mask)
+        keys = without_padding(keys, normalization, padding_mask)
+    visible = visible_pairs(K.cast(mask, "bool"), padding_mask)
     outputs = []
     for i in range(keys.shape[-1]):
         kv = keys[..., i], values[..., i]
-        if visible is None:
-            outputs.append(_apply_causal(queries, *kv, normalization))
-        else:
-            outputs.append(_apply_masked(queries, *kv, normalization, visible))
+        outputs.append(_apply_masked(queries, *kv, normalization, visible))
     return K.reshape(K.cast(K.add_n(outputs), dtype), shape)
 
 
@@ -148,12 +140,22 @@ def flatten_map(x: K.Tensor) -> K.Tensor:
     return K.reshape(x, [b, product(size), x_depth, y_depth])
 
 
-def _without_padding(
+def without_padding(
     keys: K.Tensor, normalization: str | None, padding_mask: K.Tensor
 ) -> K.Tensor:
-    """Replaces keys [b, m, k, u] in padding by those that no normalization over m sees."""
+    """Replaces keys in padding by those that no normalization over the context sees.
+
+    Args:
+      keys: [b, *context_size, k, u], not yet normalized.
+      normalization: one of `KEY_NORMALIZATIONS`.
+      padding_mask: the context positions that are no padding, [b, m], booleans.
+
+    Returns:
+      Keys of the same shape.
+    """
     unseen = K.dtype_min(keys.dtype) if normalization == "softmax" else 0.0
-    return K.where(padding_mask[..., K.newaxis, K.newaxis], keys, unseen)
+    padding_mask = K.reshape(padding_mask, [*sizes(keys)[:-2], 1, 1])
+    return K.where(padding_mask, keys, unseen)
 
 
 def _normalized(keys: K.Tensor, normalization: str | None) -> K.Tensor:
@@ -197,44 +199,6 @@ def _apply_masked(
     return K.einsum("bnhm,bmv->bnhv", similarity, values)
 
 
-def _apply_causal(
-    queries: K.Tensor, keys: K.Tensor, values: K.Tensor, normalization: str | None
-) -> K.Tensor:
-    """Applies the content lambda of the positions up to each query; shapes as in `_apply_masked`."""
-    if normalization == "softmax":
-        return K.matmul(queries, _running_means(keys, values))
-    if normalization == "l2":
-        norms = _l2_norms(K.cumsum(K.square(keys), axis=1))
-        queries = K.divide_no_nan(queries, norms)
-    # [b, n, k, v]
-    lambdas = K.cumsum(keys[..., K.newaxis] * values[:, :, K.newaxis], axis=1)
-    return K.matmul(queries, lambdas)
-
-
 def _l2_norms(squares: K.Tensor) -> K.Tensor:
     """[b, n, k], the sums of squares of what each query sees -> [b, n, 1, k]."""
     return K.sqrt(squares + 1e-12)[:, :, K.newaxis]
-
-
-def _running_means(keys: K.Tensor, values: K.Tensor) -> K.Tensor:
-    """Averages the values up to each position, weighted by exp(keys): [b, n, k], [b, n, v] -> [b, n, k, v].
-
-    Sums over parts of the sequence are stored as multiples of the largest exp(key) of the part, so that keys
-    of any size neither overflow nor vanish.
-    """
-    b, n, k = sizes(keys)
-    ones = K.ones_like(values[..., :1])
-    totals = K.concatenate([values, ones], axis=-1)[:, :, K.newaxis]
-    totals = K.broadcast_to(totals, [b, n, k, totals.shape[-1]])
-    _, totals = K.associative_scan(_merge_sums, (keys[..., K.newaxis], totals), axis=1)
-    return K.divide_no_nan(totals[..., :-1], totals[..., -1:])
-
-
-def _merge_sums(
-    first: tuple[K.Tensor, K.Tensor], second: tuple[K.Tensor, K.Tensor]
-) -> tuple[K.Tensor, K.Tensor]:
-    """Joins the sums over two parts of a sequence: the largest keys [..., 1], and the sums in their units."""
-    maximum = K.maximum(first[0], second[0])
-    in_units_of_first = first[1] * K.exp(first[0] - maximum)
-    in_units_of_second = second[1] * K.exp(second[0] - maximum)
-    return maximum, in_units_of_first + in_units_of_second

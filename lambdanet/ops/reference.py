@@ -89,16 +89,18 @@ def gather_embeddings(
     context_size: Sequence[int],
     strides: PerAxis = 1,
     dilation: PerAxis = 1,
+    causal_axis: int | None = None,
 ) -> K.Tensor:
     """Reads the embedding of every pair of positions from a table of relative positions.
 
     Args:
       table: [r, ..., k, u], one axis of odd length per spatial axis, for the offsets -(r // 2) ... r // 2
-        from query to context, in steps of `dilation`.
+        from query to context, in steps of `dilation`; along the causal axis, those up to 0 alone.
       query_size: queries along each axis; query i is at position `strides * i` of the context.
       context_size: context positions along each axis.
       strides: the distance between queries, a number or one per axis.
       dilation: the distance between offsets, a number or one per axis.
+      causal_axis: the number of the axis along which a query sees only the positions up to its own.
 
     Returns:
       [n, m, k, u], zero for pairs out of scope.
@@ -114,14 +116,30 @@ def gather_embeddings(
     row = 0  # [n, m]
     steps = per_axis(dilation, len(scope))
     for axis, (r, step) in enumerate(zip(scope, steps, strict=True)):
-        # From the first row of the table.
-        offset = distances[..., axis] // step + r // 2
+        zero = r - 1 if axis == causal_axis else r // 2  # the row of the offset 0
+        offset = distances[..., axis] // step + zero  # from the first row of the table
         in_scope &= (distances[..., axis] % step == 0) & (offset >= 0) & (offset < r)
         row = row * r + offset
     table = K.concatenate(
         [K.zeros([1, k, u], table.dtype), K.reshape(table, [-1, k, u])], axis=0
     )
     return K.take(table, K.where(in_scope, row + 1, 0), axis=0)  # [n, m, k, u]
+
+
+def causal_mask(
+    query_size: Sequence[int],
+    context_size: Sequence[int],
+    axis: int,
+    strides: PerAxis = 1,
+) -> K.Tensor:
+    """Returns which context positions are not after a query along an axis, booleans [n, m].
+
+    Args:
+      query_size, context_size, strides: as in `gather_embeddings`.
+      axis: the number of the spatial axis.
+    """
+    queries = _positions(query_size)[:, axis] * per_axis(strides, len(query_size))[axis]
+    return _positions(context_size)[:, axis] <= queries[:, K.newaxis]
 
 
 def _positions(size: Sequence[int]) -> K.Tensor:

@@ -113,17 +113,45 @@ def expand_table(
 
 
 @tensors.constant_folding
-def mask_future_offsets(table: K.Tensor, rank: int) -> K.Tensor:
-    """Zeroes the embeddings of context positions after the query, in raster order over `rank` axes.
+def add_future_offsets(table: K.Tensor, axis: int) -> K.Tensor:
+    """Adds zeros for the positions after a query, so that every form can use a causal table.
 
-    Whether a position is after the query depends on the offset alone, so masking the small table is enough,
-    and any implementation of the position lambda can use it. Its rows are in raster order, with offset 0 in
-    the middle.
+    Args:
+      table: [..., r, ..., k, u], which ends with the offset 0 along its causal axis.
+      axis: the number of that axis.
+
+    Returns:
+      [..., 2 r - 1, ..., k, u].
     """
-    scope = tensors.sizes(table)[:rank]
-    rows = tensors.product(scope)
-    mask = K.cast(K.arange(rows) <= rows // 2, table.dtype)
-    return table * K.reshape(mask, [*scope, *[1] * (len(table.shape) - rank)])
+    rows = tensors.sizes(table)[axis]
+    return tensors.pad(table, axis, 0, rows - 1)
+
+
+def causal_pairs(
+    query_size: Sequence[Size],
+    context_size: Sequence[Size],
+    axis: int,
+    strides: int,
+) -> K.Tensor:
+    """Returns which context positions are not after a query along one axis.
+
+    Args:
+      query_size: the queries along each axis; those of number i along the causal axis are at `strides * i`.
+      context_size: the context positions along each axis.
+      axis: the number of the causal axis.
+      strides: the distance between queries along it.
+
+    Returns:
+      Booleans [n, m], over the flattened positions.
+    """
+    queries = strides * _places(query_size, axis)
+    return _places(context_size, axis) <= queries[:, K.newaxis]
+
+
+def _places(size: Sequence[Size], axis: int) -> K.Tensor:
+    """Returns the places along one axis of all flattened positions, [n]."""
+    positions = K.arange(tensors.product(size))
+    return positions // tensors.product(size[axis + 1 :]) % size[axis]
 
 
 @tensors.constant_folding

@@ -329,6 +329,7 @@ def _global_tables(model: keras.Model) -> set[str]:
             isinstance(module, RelativePositionEmbedding)
             and module.scope is None
             and module.num_lambdas == 1
+            and module.causal_axis is None
         ):
             tables.append(module.table)
         elif isinstance(module, GlobalAttention | AxialAttention):

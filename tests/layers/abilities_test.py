@@ -88,7 +88,8 @@ def by_the_equations(layer, x, causal):
         }.items()
     )
     table = K.convert_to_tensor(weights["position/table"][..., np.newaxis])
-    embeddings = reference.gather_embeddings(table, size, size)
+    axis = layer.position.causal_axis
+    embeddings = reference.gather_embeddings(table, size, size, causal_axis=axis)
     mask = K.convert_to_tensor(np.tri(n, dtype="float32")) if causal else None
     outputs = K.convert_to_numpy(
         reference.apply_lambdas(queries, keys, values, embeddings, mask)
@@ -186,7 +187,7 @@ def test_positions_cannot_recall_beyond_their_reach(make):
 
 
 def causal(**options):
-    return partial(lambda_layer(**options), mask="causal")
+    return lambda_layer(**options, causal=True)
 
 
 @pytest.mark.parametrize(

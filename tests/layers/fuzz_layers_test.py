@@ -42,16 +42,18 @@ def lambda_layers(draw):
         strategies.none() | strategies.lists(side, min_size=rank, max_size=rank)
     )
     if context is None:
-        mask = draw(strategies.sampled_from([None, "causal", "random", "examples"]))
-    else:
-        mask = draw(strategies.sampled_from([None, "random", "examples"]))
+        causal = strategies.sampled_from(
+            [True] if rank == 1 else ["time", *range(1, rank + 1)]
+        )
+        arguments["causal"] = draw(strategies.just(False) | causal)
+    mask = draw(strategies.sampled_from([None, None, "random", "examples"]))
     has_padding = draw(strategies.booleans())
 
     def one_or_per_axis(values):
         one = strategies.sampled_from(values)
         return draw(one | strategies.tuples(*[one] * rank))
 
-    arguments["strides"] = 1 if mask == "causal" else one_or_per_axis([1, 1, 2])
+    arguments["strides"] = one_or_per_axis([1, 1, 2])
     scope = arguments["scope"] = one_or_per_axis([1, 3, 5, 9, None])
     if scope is None or (isinstance(scope, tuple) and None in scope):
         arguments["map_size"] = 2 * max([*spatial, *(context or [])])

@@ -121,8 +121,8 @@ EMBEDDING = lambdanet.RelativePositionEmbedding(scope=5)
 
 def test_causal_memory_is_linear():
     """A sequence whose table of all pairs would take 16 GB."""
-    layer = lambdanet.LambdaLayer(4, num_heads=1, key_dim=2, scope=9)
-    assert layer(images(1, 2**16, 4), mask="causal").shape == [1, 2**16, 4]
+    layer = lambdanet.LambdaLayer(4, num_heads=1, key_dim=2, scope=9, causal=True)
+    assert layer(images(1, 2**16, 4)).shape == [1, 2**16, 4]
 
 
 def two_layers(table, **arguments):
@@ -206,14 +206,13 @@ def test_interpolation_stretches_the_table():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("mask", [None, "causal"])
-def test_half_precision_is_finite_for_large_inputs(dtype, mask):
-    layer = lambdanet.LambdaLayer(
-        16, scope=9, dtype=keras.mixed_precision.Policy(f"mixed_{dtype}")
-    )
+@pytest.mark.parametrize("causal", [False, "time"])
+def test_half_precision_is_finite_for_large_inputs(dtype, causal):
+    policy = keras.mixed_precision.Policy(f"mixed_{dtype}")
+    layer = lambdanet.LambdaLayer(16, scope=9, causal=causal, dtype=policy)
     x = images(2, 12, 12, 16) * 100
     with tf.GradientTape() as tape:
-        outputs = layer(x, mask=mask, training=True)
+        outputs = layer(x, training=True)
         loss = tf.reduce_mean(tf.cast(outputs, tf.float32))
     gradients = tape.gradient(loss, layer.trainable_weights)
     assert all(
@@ -233,23 +232,19 @@ def test_another_context_in_a_functional_model(tmp_path):
     )
 
 
-MASK = r"^mask must be 'causal', or of the shape \[n, m\] = \[{}\] or \[b, n, m\] = .*, got \({}\)$"
+MASK = r"^mask must be of the shape \[n, m\] = \[{}\] or \[b, n, m\] = .*, got \({}\)$"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mask": "casual"}, "unknown mask 'casual'; did you mean causal"),
+        ({"mask": "causal"}, r"^mask must be .*, got 'causal'; causal=True or 'time'"),
         ({"mask": np.ones([2, 4, 4])}, MASK.format("4, 4", "2, 4, 4")),
         ({"mask": np.ones([1, 4])}, MASK.format("4, 4", "1, 4")),
         ({"mask": [[1, 0, 1, 0]] * 3}, MASK.format("4, 4", "3, 4")),
         (
             {"mask": tf.ones([4, 4]), "context": tf.ones([1, 5, 8])},
             MASK.format("4, 5", "4, 4"),
-        ),
-        (
-            {"mask": "causal", "context": tf.ones([1, 4, 8])},
-            "causal mask needs the inputs as context",
         ),
         (
             {"context": np.ones([1, 4, 4, 8], np.float32)},
@@ -333,7 +328,7 @@ def test_mask_of_floats_is_refused_where_its_values_are_not_known():
 @pytest.mark.parametrize("length", [4, None])
 def test_padding_mask_as_mask_is_refused_when_the_model_is_built(length):
     layer = lambdanet.LambdaLayer(8, scope=5)
-    whole = r"mask must be 'causal', or of the .*, got \(None, .*an Input has its first axis.* padding_mask"
+    whole = r"mask must be of the .*, got \(None, .*an Input has its first axis.* padding_mask"
     with pytest.raises(InputError, match=whole):
         layer(keras.Input([length, 8]), mask=keras.Input([length], dtype="bool"))
     mask = keras.Input(batch_shape=[4, 4], dtype="bool")
@@ -359,18 +354,6 @@ def test_mask_of_all_positions_with_strides_is_refused():
         tf.function(
             lambda x, mask: layer(x, mask=mask), autograph=False
         ).get_concrete_function(*specs)
-
-
-@pytest.mark.parametrize("size", [(9,), (3, 4), (2, 3, 2)])
-def test_causal_mask_of_a_resized_table_with_unknown_sizes(size):
-    layer = lambdanet.LambdaLayer(4, scope=None, map_size=3, resize="interpolate")
-    x = images(1, *size, 6)
-    call = tf.function(
-        lambda x: layer(x, mask="causal"),
-        input_signature=[tf.TensorSpec([None, *[None] * len(size), 6])],
-    )
-    mask = np.tri(np.prod(size), dtype="float32")
-    np.testing.assert_allclose(call(x), layer(x, mask=mask), atol=1e-5)
 
 
 def test_a_table_taken_from_a_layer_is_saved_with_both(tmp_path):

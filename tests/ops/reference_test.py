@@ -12,12 +12,17 @@ from position_cases import CASES, random_case
 
 import lambdanet
 from lambdanet.backend import device
-from lambdanet.ops import apply_content_lambda, apply_position_lambdas, reference
+from lambdanet.ops import (
+    apply_content_lambda,
+    apply_position_lambdas,
+    causal_content,
+    reference,
+)
 from lambdanet.ops.position_lambdas import IMPLEMENTATIONS
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.tpu.products import TpuProduct
 
-MASKS = ["none", "causal", "random", "examples"]
+MASKS = ["none", "triangle", "random", "examples"]
 
 
 def mask_of(kind, n, m):
@@ -27,20 +32,25 @@ def mask_of(kind, n, m):
         return np.random.default_rng(9).integers(0, 2, [2, n, m])
     random = np.random.default_rng(9).integers(0, 2, [n, m])
     # Query 1 sees nothing.
-    return np.tri(n, m) if kind == "causal" else random * (np.arange(n) != 1)[:, None]
+    return np.tri(n, m) if kind == "triangle" else random * (np.arange(n) != 1)[:, None]
 
 
 def flat(x, rank):
     return tf.reshape(x, [x.shape[0], -1, *x.shape[rank + 1 :]])
 
 
-def reference_term(queries, values, table, strides=1, dilation=1, keys=None, mask=None):
+def reference_term(
+    queries, values, table, strides=1, dilation=1, keys=None, mask=None, axis=None
+):
     """`reference.apply_lambdas`, or its position term alone, on maps; [b, *query_size, h, v]."""
     rank = queries.ndim - 3
     if values.ndim == rank + 2:
         values, table = values[..., tf.newaxis], table[..., tf.newaxis]
     size = queries.shape[1 : rank + 1], values.shape[1 : rank + 1]
-    embeddings = reference.gather_embeddings(table, *size, strides, dilation)
+    embeddings = reference.gather_embeddings(table, *size, strides, dilation, axis)
+    if axis is not None:
+        pairs = reference.causal_mask(*size, axis, strides)
+        mask = pairs if mask is None else pairs & mask.astype(bool)
     if keys is None:
         outputs = reference.apply_position_lambdas(
             flat(queries, rank), flat(values, rank), embeddings
@@ -61,6 +71,9 @@ def reference_term(queries, values, table, strides=1, dilation=1, keys=None, mas
         ([4, 3], {"scope": 3, "dilation": 2}),
         ([2, 3, 2], {"scope": 3}),
         ([3, 4], {"scope": None, "map_size": [3, 4]}),
+        ([7], {"scope": 5, "causal": True}),
+        ([3, 4], {"scope": (None, 3), "causal": "time"}),
+        ([2, 3, 2], {"scope": 3, "dilation": (1, 2, 1), "causal": 2}),
     ],
 )
 def test_reference_equals_naive_loop(size, options, mask):
@@ -87,6 +100,7 @@ def test_reference_equals_naive_loop(size, options, mask):
         dilation=layer.position.dilation,
         keys=tf.reshape(keys, [2, n, 3, u]),
         mask=mask,
+        axis=layer.position.causal_axis,
     )
     expected = naive_lambda_layer(layer, x, mask=mask)
     np.testing.assert_allclose(
@@ -182,14 +196,12 @@ def test_content_lambda_equals_the_reference(u, mask, has_padding):
     )
     if has_padding:  # as a layer gives them
         values *= padding_mask[..., np.newaxis, np.newaxis]
-    outputs = apply_content_lambda(
-        queries,
-        keys,
-        values,
-        mask="causal" if mask == "causal" else given,
-        padding_mask=padding_mask,
-    )
+    inputs = queries, keys, values
+    outputs = apply_content_lambda(*inputs, mask=given, padding_mask=padding_mask)
     np.testing.assert_allclose(outputs, expected, atol=1e-10)
+    if mask == "triangle":
+        outputs, _ = causal_content.apply(*inputs, padding_mask=padding_mask)
+        np.testing.assert_allclose(outputs, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["causal", "random"])
@@ -201,11 +213,19 @@ def test_masked_softmax_is_exact_for_keys_of_any_size(kind, known):
     queries = rng.normal(size=[2, n, 2, 3])
     keys = rng.normal(size=[2, n, 3, 1]) * 30 + np.linspace(-500, 500, n)[:, None, None]
     values = rng.normal(size=[2, n, 4, 1])
-    mask = mask_of(kind, n, n)
+    if kind == "causal":
+        mask = np.tri(n)
+
+        def apply(*inputs):
+            return causal_content.apply(*inputs)[0]
+
+    else:
+        mask = mask_of(kind, n, n)
+        apply = partial(apply_content_lambda, mask=mask)
     no_positions = np.zeros([n, n, 3, 1])
     inputs = [tf.constant(x) for x in (queries, keys, values)]
     call = tf.function(
-        partial(apply_content_lambda, mask="causal" if kind == "causal" else mask),
+        apply,
         input_signature=[
             tf.TensorSpec([2, n if known else None, *x.shape[2:]]) for x in inputs
         ],

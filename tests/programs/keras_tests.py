@@ -242,8 +242,10 @@ class Float64Test(testing.TestCase):
         for name, (make, shape) in CASES.items():
             with self.subTest(name):
                 self.check(make(dtype="float64"), shape)
-        causal = lambdanet.LambdaLayer(**SMALL, key_normalization="l2", dtype="float64")
-        self.check(causal, SEQUENCES, mask="causal")
+        causal = lambdanet.LambdaLayer(
+            **SMALL, key_normalization="l2", causal=True, dtype="float64"
+        )
+        self.check(causal, SEQUENCES)
 
     def check(self, layer: Layer, shape: tuple[int, ...], **arguments: object) -> None:
         import torch

@@ -48,9 +48,9 @@ CASES = {
     ),
     "sequence": (partial(LambdaLayer, 8, scope=5), (2, 9, 8), {}),
     "causal": (
-        partial(LambdaLayer, 8, scope=5, use_batch_norm=False),
+        partial(LambdaLayer, 8, scope=5, causal=True, use_batch_norm=False),
         (2, 9, 8),
-        {"mask": "causal"},
+        {},
     ),
     "mask": (
         partial(LambdaLayer, 8, scope=5),
