@@ -5,7 +5,7 @@ All raise `InputError`.
 """
 
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -207,7 +207,8 @@ def check_mask(
     values: K.Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
     shape = tuple(values.shape)
     accepted = f"of the shape [n, m] = {[n, m]} or [b, n, m] = {[b, n, m]}"
-    if len(shape) not in (2, 3) or not _agree(shape, [b, n, m][-len(shape) :]):
+    accepted_shape = [b, n, m][-len(shape) :]
+    if len(shape) not in (2, 3) or not shapes_agree(shape, accepted_shape):
         raise invalid("mask", accepted, shape)
     if len(shape) == 2 and shape[0] is None and not K.is_tensor(values):
         raise invalid(
@@ -237,11 +238,34 @@ def check_padding_mask(
         values = K.convert_to_tensor(padding_mask)
     shape = tuple(values.shape)
     expected = _batch_and_positions(inputs, context)
-    if not _agree(shape, expected):
+    if not shapes_agree(shape, expected):
         raise invalid("padding_mask", f"of the shape [b, m] = {expected}", shape)
     if "float" in K.dtype_name(values.dtype):
         return as_boolean(values, "padding_mask")
     return values
+
+
+def check_state(state: Any, expected: Sequence[Mapping[str, K.Shape]]) -> None:
+    """Checks a state that a lambda layer continues.
+
+    Args:
+      state: one dict of tensors for each lambda.
+      expected: their shapes, as far as they are known.
+    """
+    try:
+        given = [{name: tuple(x.shape) for name, x in part.items()} for part in state]
+    except (AttributeError, TypeError):
+        given = state
+        has_shapes = False
+    else:
+        names = [{*part} for part in given]
+        has_shapes = names == [{*part} for part in expected] and all(
+            shapes_agree(shape, of_layer[name])
+            for part, of_layer in zip(given, expected, strict=True)
+            for name, shape in part.items()
+        )
+    if not has_shapes:
+        raise invalid("initial_state", f"of the shapes {list(expected)}", given)
 
 
 def _batch_and_positions(
@@ -258,7 +282,7 @@ def _num_positions(shape: K.Shape) -> int | None:
     return None if None in size else product(size)
 
 
-def _agree(shape: K.Shape, expected: K.Shape) -> bool:
+def shapes_agree(shape: K.Shape, expected: K.Shape) -> bool:
     """Returns whether two shapes have the same sizes, where both are known."""
     if len(shape) != len(expected):
         return False

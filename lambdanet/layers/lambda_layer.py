@@ -2,7 +2,7 @@
 """The lambda layer (Bello 2021, section 3)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
@@ -26,6 +26,7 @@ from lambdanet.layers.argument_checks import (
     check_mask,
     check_padding_mask,
     check_per_axis,
+    check_state,
     checked_shape,
     relative_arguments,
 )
@@ -45,6 +46,9 @@ from lambdanet.layers.position_argument import (
 from lambdanet.layers.position_embedding import PositionEmbedding
 from lambdanet.ops import causal_content, content_lambdas, relative_positions
 from lambdanet.ops.position_term import Geometry
+
+# One dict of tensors for each lambda; see `LambdaLayer.initial_state`.
+State: TypeAlias = "list[dict[str, K.Tensor]]"
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -116,6 +120,9 @@ class LambdaLayer(Layer):
       Padding is in no lambda, and in no statistics of a batch normalization; with the inputs as context, it
       is also in no average of a pool. Costs hardly anything, where a mask [b, n, m] takes a slower form.
     * training: whether batch normalizations use the statistics of the batch.
+    * initial_state: of a causal layer, the state after earlier positions, which the inputs continue; see
+      `initial_state`.
+    * return_state: whether to return the state after the inputs, too.
 
     Both masks have true or 1 where a query sees a position.
 
@@ -158,7 +165,8 @@ class LambdaLayer(Layer):
         embeddings_initializer: Any = None,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        # A state keeps its precision: `call` casts the inputs alone.
+        super().__init__(autocast=False, **kwargs)
         self.num_heads, self.key_dim, self.intra_depth = check_counts(
             num_heads=num_heads, key_dim=key_dim, intra_depth=intra_depth
         )
@@ -231,8 +239,10 @@ class LambdaLayer(Layer):
         context: K.Tensor | None = None,
         mask: K.Tensor | None = None,
         padding_mask: K.Tensor | None = None,
+        initial_state: "State | None" = None,
+        return_state: bool = False,
         **kwargs: Any,
-    ) -> K.Tensor:
+    ) -> Any:
         if self.causal is not False and context is not None:
             raise InputError(
                 f"causal={self.causal!r} needs the inputs as context; give mask as [n, m] instead"
@@ -245,8 +255,16 @@ class LambdaLayer(Layer):
             padding_mask = compat.mask_of(inputs if context is None else context)
         if padding_mask is not None:
             padding_mask = check_padding_mask(padding_mask, inputs, context)
+        if return_state or initial_state is not None:
+            self._check_state(initial_state, inputs, mask)
         return super().__call__(
-            inputs, context=context, mask=mask, padding_mask=padding_mask, **kwargs
+            inputs,
+            context=context,
+            mask=mask,
+            padding_mask=padding_mask,
+            initial_state=initial_state,
+            return_state=return_state,
+            **kwargs,
         )
 
     def build(self, input_shape: K.Shape) -> None:
@@ -279,6 +297,7 @@ class LambdaLayer(Layer):
         rank = len(input_shape) - 2
         pool_sizes = per_axis(self.pool_size, rank, "pool_size")
         per_axis(self.strides, rank, "strides")
+        self._map_size = input_shape[1:-1]
         self._causal_axis = causal_axis(self.causal, rank)
         if self._causal_axis is not None and pool_sizes[self._causal_axis] > 1:
             raise invalid("pool_size", "1 along the causal axis", self.pool_size)
@@ -297,7 +316,9 @@ class LambdaLayer(Layer):
         mask: K.Tensor | None = None,
         padding_mask: K.Tensor | None = None,
         training: bool | None = None,
-    ) -> K.Tensor:
+        initial_state: "State | None" = None,
+        return_state: bool = False,
+    ) -> Any:
         """Computes the layer.
 
         Args:
@@ -309,10 +330,19 @@ class LambdaLayer(Layer):
           padding_mask: the context positions that are no padding, as [b, m], of the same types.
           training: whether batch normalizations use the statistics of the batch; False also chooses forms
             that are fast without a gradient.
+          initial_state: the state of a causal layer after earlier positions, which the inputs continue.
+          return_state: whether to return the state after the inputs, too.
 
         Returns:
-          [b, *query_size, d]; with strides, of the positions that they keep.
+          [b, *query_size, d]; with strides, of the positions that they keep. With `return_state`, these and
+          the state.
         """
+        inputs = K.cast(inputs, self.compute_dtype)
+        if context is not None:
+            context = K.cast(context, self.compute_dtype)
+        state = initial_state
+        if state is None and return_state:
+            state = self._zero_state(sizes(inputs))
         if mask is not None:
             mask = K.cast(K.convert_to_tensor(mask), "bool")
         query_mask = None  # [b, *query_size]
@@ -360,15 +390,144 @@ class LambdaLayer(Layer):
         if query_mask is not None and self._geometry.has_pool:
             queries = [_without_padding(x, query_mask) for x in queries]
         masks = mask, padding_mask
-        maps = enumerate(zip(queries, keys, values, strict=True))
-        outputs = [
-            self._apply_lambda(index, qkv, masks, training) for index, qkv in maps
-        ]
+        outputs = []
+        new_state = []
+        for index, qkv in enumerate(zip(queries, keys, values, strict=True)):
+            if state is None:
+                outputs.append(self._apply_lambda(index, qkv, masks, training))
+            else:
+                output, new = self._continue_lambda(
+                    index, qkv, padding_mask, state[index], training
+                )
+                outputs.append(output)
+                new_state.append(new)
         y = K.concatenate(outputs, axis=-2)  # [b, *query_size, h, v]
         if query_mask is not None and self._geometry.has_pool:
             # Averages over all positions of windows become those over what is no padding.
             y = K.divide_no_nan(y, self._visible_shares(query_mask, y.dtype))
-        return K.reshape(y, [*sizes(y)[:-2], self.num_heads * v])
+        y = K.reshape(y, [*sizes(y)[:-2], self.num_heads * v])
+        return (y, new_state) if return_state else y
+
+    def initial_state(
+        self, batch_size: int, size: Sequence[int] | None = None
+    ) -> State:
+        """Returns the state of a causal layer before the first position, of constant size.
+
+        Args:
+          batch_size: b.
+          size: the spatial size of the inputs, of which the number along the causal axis does not matter;
+            default: that of the input for which the layer was built.
+
+        Returns:
+          One dict of tensors for each lambda, in `call`, `step` and a loop of any engine: "maximum",
+          [b, u * k, 1], "total" and "error", [b, u * k, v + 1], are sums of content
+          (`lambdanet.ops.causal_content`), and "values", [b, *size, v, u], are those that a scope still sees.
+
+        Raises:
+          InputError: the layer is not built or not causal, or has positions over the whole causal axis.
+        """
+        self._check_built()
+        size = self._map_size if size is None else tuple(size)
+        return self._zero_state([check_count("batch_size", batch_size), *size])
+
+    def step(
+        self, inputs: K.Tensor, state: State, training: bool | None = None
+    ) -> tuple[K.Tensor, State]:
+        """Computes one position of a sequence, or one frame of a volume, after those of the state.
+
+        Args:
+          inputs: [b, c], or [b, *frame_size, c] without the causal axis.
+          state: as of `initial_state`, or of the step before.
+          training: as in `call`.
+
+        Returns:
+          outputs: [b, d] or [b, *frame_size, d], those of `call` for all positions so far, at the last.
+          state: that of the next step.
+
+        Raises:
+          InputError: for a state of another batch or layer, or strides along the causal axis.
+        """
+        axis = 1 + self._state_axis()
+        outputs, state = self(
+            K.expand_dims(inputs, axis),
+            training=training,
+            initial_state=state,
+            return_state=True,
+        )
+        return outputs[(slice(None),) * axis + (0,)], state
+
+    def compute_output_spec(self, inputs: K.Tensor, **kwargs: Any) -> Any:
+        outputs = super().compute_output_spec(inputs, **kwargs)
+        if not kwargs.get("return_state"):
+            return outputs
+        shapes = self._state_shapes(inputs.shape)
+        return outputs, [
+            {name: keras.KerasTensor(*spec) for name, spec in of_lambda.items()}
+            for of_lambda in shapes
+        ]
+
+    def _state_axis(self) -> int:
+        """Returns the causal axis of a layer that can have a state."""
+        if self._causal_axis is None:
+            raise invalid("causal", "True, 'time' or an axis, for a state", self.causal)
+        return self._causal_axis
+
+    def _state_shapes(self, shape: Sequence[Any]) -> list[dict[str, tuple[Any, str]]]:
+        """Returns shapes and types of the state of each lambda, for inputs [b, *size, ...]."""
+        axis = self._state_axis()
+        b, *size = shape[: 1 + len(self._map_size)]
+        v = self._value_dim
+        u = self.intra_depth
+        tensors: dict[str, tuple[Any, str]] = {}
+        if self.content:
+            dtype = "float64" if self.compute_dtype == "float64" else "float32"
+            channels = self.key_dim * u
+            tensors["maximum"] = (b, channels, 1), dtype
+            tensors["total"] = tensors["error"] = (b, channels, v + 1), dtype
+        if self.position is not None and self.position.num_past():
+            size[axis] = self.position.num_past()
+            tensors["values"] = (b, *size, v, u), self.compute_dtype
+        return [tensors] * self._num_lambdas
+
+    def _zero_state(self, shape: Sequence[Any]) -> State:
+        """Returns the state before the first position of inputs [b, *size, ...]."""
+        state = []
+        for of_lambda in self._state_shapes(shape):
+            zeros = {name: K.zeros(*spec) for name, spec in of_lambda.items()}
+            if self.content:
+                lowest = K.dtype_min(zeros["maximum"].dtype)
+                zeros["maximum"] = zeros["maximum"] + lowest
+            state.append(zeros)
+        return state
+
+    def _check_state(self, state: Any, inputs: K.Tensor, mask: Any) -> None:
+        """Checks a call with a state, or with None for one that returns its first."""
+        if self.causal is False:
+            raise invalid("causal", "True, 'time' or an axis, for a state", False)
+        if mask is not None:
+            accepted = "None with a state, which a padding_mask may have"
+            raise invalid("mask", accepted, tuple(mask.shape))
+        if state is None and not self.built:
+            return
+        self._check_built()
+        shapes = [
+            {name: shape for name, (shape, _) in part.items()}
+            for part in self._state_shapes(inputs.shape)
+        ]
+        if state is not None:
+            check_state(state, shapes)
+        axis = self._state_axis()
+        strides = self._geometry.along(len(self._map_size))[axis].strides
+        length = inputs.shape[axis + 1]
+        if length is not None and length % strides:
+            accepted = f"divisible by {strides}, the strides, for a state"
+            raise invalid("the length of the inputs", accepted, length)
+
+    def _check_built(self) -> None:
+        if not self.built:
+            raise InputError(
+                f"{self.name} has no state before it is built: call it once"
+            )
 
     def compute_mask(
         self, inputs: K.Tensor, previous_mask: K.Tensor | None = None
@@ -490,6 +649,51 @@ class LambdaLayer(Layer):
             training=training,
         )
 
+    def _continue_lambda(
+        self,
+        index: int,
+        qkv: Sequence[Any],
+        padding_mask: K.Tensor | None,
+        state: dict[str, K.Tensor],
+        training: bool | None,
+    ) -> tuple[K.Tensor, dict[str, K.Tensor]]:
+        """Applies lambda number `index` of a causal layer after the positions of a state.
+
+        Returns:
+          [b, *query_size, h, v], and the state after the inputs.
+        """
+        queries, keys, values = qkv
+        axis = self._state_axis()
+        new_state = {}
+        outputs = []
+        if self.position is not None:
+            context = values
+            if "values" in state:
+                context = K.concatenate([state["values"], values], axis=axis + 1)
+                start = sizes(values)[axis + 1]
+                new_state["values"] = context[
+                    (slice(None),) * (axis + 1) + (slice(start, None),)
+                ]
+            outputs.append(
+                self.position(
+                    queries,
+                    context,
+                    index=index,
+                    geometry=self._geometry,
+                    training=training,
+                    has_past=True,
+                )
+            )
+        if self.content:
+            sums = causal_content.State(
+                state["maximum"], state["total"], state["error"]
+            )
+            qkv = self._geometry.pool(queries), keys, values
+            output, sums = self._apply_causal_content(qkv, padding_mask, sums)
+            outputs.append(output)
+            new_state |= sums._asdict()
+        return K.add_n(outputs), new_state
+
     def _apply_apart(
         self,
         index: int,
@@ -525,15 +729,19 @@ class LambdaLayer(Layer):
             return content_lambdas.apply_content_lambda(
                 *qkv, self.key_normalization, mask, padding_mask
             )
-        spacing = self._geometry.along(len(qkv[0].shape) - 3)[self._causal_axis]
-        outputs, _ = causal_content.apply(
-            *qkv,
-            self.key_normalization,
-            self._causal_axis,
-            spacing.strides,
-            padding_mask,
+        return self._apply_causal_content(qkv, padding_mask)[0]
+
+    def _apply_causal_content(
+        self,
+        qkv: Sequence[Any],
+        padding_mask: K.Tensor | None,
+        state: causal_content.State | None = None,
+    ) -> tuple[K.Tensor, causal_content.State]:
+        axis = self._state_axis()
+        strides = self._geometry.along(len(qkv[0].shape) - 3)[axis].strides
+        return causal_content.apply(
+            *qkv, self.key_normalization, axis, strides, padding_mask, state
         )
-        return outputs
 
 
 def _without_padding(x: K.Tensor, mask: K.Tensor) -> K.Tensor:

@@ -94,6 +94,7 @@ class PositionEmbedding(TableLayer):
         mask: K.Tensor | None = None,
         content: K.Tensor | None = None,
         training: bool | None = None,
+        has_past: bool = False,
     ) -> K.Tensor:
         """Applies the position lambdas of one lambda to their queries.
 
@@ -106,6 +107,7 @@ class PositionEmbedding(TableLayer):
             all up to its own if the layer is causal.
           content: a content lambda to add to the position lambdas, [b, k, v].
           training: False if no gradient is needed, so that the fastest form of the forward pass is chosen.
+          has_past: whether the values along the causal axis begin `num_past` positions before the queries.
 
         Returns:
           [b, *query_size, h, v]; with a pool, one position per window.
@@ -115,9 +117,21 @@ class PositionEmbedding(TableLayer):
         return self._apply_term(
             PositionTerm(queries, values, table, geometry, content, needs_gradient),
             mask,
+            has_past,
         )
 
-    def _apply_term(self, term: PositionTerm, mask: K.Tensor | None) -> K.Tensor:
+    def num_past(self) -> int:
+        """Returns the positions before a query that it sees along the causal axis.
+
+        Raises:
+          InputError: there is no limit.
+        """
+        accepted = "relative ones or None, for a layer with a state"
+        raise invalid("the positions", accepted, type(self).__name__)
+
+    def _apply_term(
+        self, term: PositionTerm, mask: K.Tensor | None, has_past: bool
+    ) -> K.Tensor:
         raise NotImplementedError
 
     def serialize(self) -> dict[str, Any]:
@@ -215,11 +229,15 @@ class RelativePositionEmbedding(PositionEmbedding):
                 name="bias", shape=[self.key_dim], initializer="zeros"
             )
 
-    def _apply_term(self, term: PositionTerm, mask: K.Tensor | None) -> K.Tensor:
+    def _apply_term(
+        self, term: PositionTerm, mask: K.Tensor | None, has_past: bool
+    ) -> K.Tensor:
         scopes = tensors.per_axis(self.scope, len(term.query_size))
         table = self._fitted(term, scopes) if None in scopes else term.table
         if self.causal_axis is not None:
-            table = relative_positions.add_future_offsets(table, self.causal_axis)
+            table = relative_positions.complete_causal_table(
+                table, self.causal_axis, has_past
+            )
         geometry = dataclasses.replace(term.geometry, dilation=self.dilation)
         term = dataclasses.replace(term, table=table, geometry=geometry)
         if mask is None:
@@ -231,6 +249,15 @@ class RelativePositionEmbedding(PositionEmbedding):
             )
         return self._with_bias(outputs, term) if self.use_bias else outputs
 
+    def num_past(self) -> int:
+        scope = tensors.per_axis(self.scope, self._rank)[self.causal_axis]
+        if scope is None:
+            accepted = "a number along the causal axis, for a layer with a state"
+            raise invalid("scope", accepted, self.scope)
+        return (
+            scope // 2 * tensors.per_axis(self.dilation, self._rank)[self.causal_axis]
+        )
+
     def _with_bias(self, outputs: K.Tensor, term: PositionTerm) -> K.Tensor:
         queries = term.geometry.pool(term.queries)
         # No einsum with an ellipsis; see `relative_positions.resize_table`.
@@ -238,14 +265,18 @@ class RelativePositionEmbedding(PositionEmbedding):
             queries, K.cast(self.bias, queries.dtype)[:, K.newaxis]
         )
 
-    def _check_rank(self, rank: int) -> None:
+    @property
+    def _rank(self) -> int:
+        """The number of spatial axes of the table."""
         # All but k and, where they are not 1, u and the lambdas.
         depth_axes = 1 + (self.intra_depth > 1) + (self.num_lambdas > 1)
-        axes = len(self.table.shape) - depth_axes
-        if axes != rank:
+        return len(self.table.shape) - depth_axes
+
+    def _check_rank(self, rank: int) -> None:
+        if self._rank != rank:
             raise invalid(
                 "the spatial axes of the input",
-                f"{axes} as in the position table",
+                f"{self._rank} as in the position table",
                 rank,
             )
 
@@ -331,7 +362,9 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         self.num_context = _count("num_context", self.num_context, context_size)
         self.table = self._add_table([self.num_queries, self.num_context])
 
-    def _apply_term(self, term: PositionTerm, mask: K.Tensor | None) -> K.Tensor:
+    def _apply_term(
+        self, term: PositionTerm, mask: K.Tensor | None, has_past: bool
+    ) -> K.Tensor:
         n = tensors.product(term.query_size)
         m = tensors.product(term.context_size)
         for positions, size, kind in (

@@ -17,7 +17,7 @@ rounding error of the sums (as in Knuth's "two-sum"), which keeps them exact ove
 from typing import NamedTuple
 
 from lambdanet import backend as K
-from lambdanet.backend.tensors import Size, at_least_float32, product, sizes
+from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.ops import content_lambdas
 
 
@@ -33,22 +33,6 @@ class State(NamedTuple):
     maximum: K.Tensor
     total: K.Tensor
     error: K.Tensor
-
-
-def initial_state(
-    batch_size: Size, channels: int, value_dim: int, dtype: K.DType = "float32"
-) -> State:
-    """Returns the state before the first frame.
-
-    Args:
-      batch_size: b.
-      channels: u * k, the key channels.
-      value_dim: v.
-      dtype: the type of the state, at least float32.
-    """
-    maximum = K.zeros([batch_size, channels, 1], dtype) + K.dtype_min(dtype)
-    sums = K.zeros([batch_size, channels, value_dim + 1], dtype)
-    return State(maximum, sums, sums)
 
 
 def apply(

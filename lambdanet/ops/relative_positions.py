@@ -113,18 +113,24 @@ def expand_table(
 
 
 @tensors.constant_folding
-def add_future_offsets(table: K.Tensor, axis: int) -> K.Tensor:
-    """Adds zeros for the positions after a query, so that every form can use a causal table.
+def complete_causal_table(
+    table: K.Tensor, axis: int, has_past: bool = False
+) -> K.Tensor:
+    """Adds zeros for the positions that a query does not see, so that every form can use a causal table.
 
     Args:
       table: [..., r, ..., k, u], which ends with the offset 0 along its causal axis.
       axis: the number of that axis.
+      has_past: whether the context begins before the first query, with the first position that it sees. Its
+        offsets, counted from there, are 0 and more, so that the zeros are those of the offsets below.
 
     Returns:
       [..., 2 r - 1, ..., k, u].
     """
-    rows = tensors.sizes(table)[axis]
-    return tensors.pad(table, axis, 0, rows - 1)
+    zeros = tensors.sizes(table)[axis] - 1
+    if has_past:
+        return tensors.pad(table, axis, zeros, 0)
+    return tensors.pad(table, axis, 0, zeros)
 
 
 def causal_pairs(

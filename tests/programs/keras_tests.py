@@ -218,6 +218,26 @@ class BatchNormTest(testing.TestCase):
         }
 
 
+class StateTest(testing.TestCase):
+    """A causal layer step by step, and in two chunks, equals the layer on the whole sequence."""
+
+    def runTest(self) -> None:
+        for options in ({}, {"multi_head": True, "intra_depth": 2}):
+            layer = lambdanet.LambdaLayer(**SMALL, causal=True, **options)
+            x = np.random.default_rng(0).normal(size=SEQUENCES).astype("float32")
+            expected = layer(x)
+            state = layer.initial_state(len(x))
+            outputs = []
+            for position in range(x.shape[1]):
+                output, state = layer.step(x[:, position], state)
+                outputs.append(output)
+            self.assertAllClose(K.stack(outputs, axis=1), expected, 1e-5, 1e-5)
+            first, state = layer(x[:, :2], return_state=True)
+            second = layer(x[:, 2:], initial_state=state)
+            together = K.concatenate([first, second], axis=1)
+            self.assertAllClose(together, expected, 1e-5, 1e-5)
+
+
 class InferenceTest(testing.TestCase):
     """A model for inference rejects training, and takes part in that of another model."""
 

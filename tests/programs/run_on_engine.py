@@ -93,7 +93,7 @@ CASES = {
     "max_pool": (partial(lambdanet.CenteredMaxPooling2D, 3, 2), (2, 9, 6, 8), {}),
 }
 # Cases that are newer than the tag `last-with-both-kerases`.
-NEWER = ("LambdaLayer_axes", "padding", "examples", "video", "spectrogram")
+NEWER = ("LambdaLayer_axes", "causal", "padding", "examples", "video", "spectrogram")
 NAME = "lambda_resnet_tiny"
 OPTIONS = {"num_classes": 4, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}
 LABELS = np.arange(8) % 4

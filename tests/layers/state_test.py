@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causal lambda layers with a state: steps and chunks equal the layer on the whole sequence."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import ROOT
+from naive_layers import images, randomize
+
+import lambdanet
+from lambdanet.errors import InputError
+
+SEQUENCE = (2, 8, 6)
+# Arguments of a layer, the shape of its input, and the causal axis of that.
+CASES = {
+    "both": ({}, SEQUENCE, 1),
+    "content": ({"position": None}, SEQUENCE, 1),
+    "positions": ({"content": False, "dilation": 2}, SEQUENCE, 1),
+    "one position": ({"scope": 1}, SEQUENCE, 1),
+    "l2": ({"key_normalization": "l2"}, SEQUENCE, 1),
+    "unnormalized": ({"key_normalization": None}, SEQUENCE, 1),
+    "strides": ({"strides": 2}, SEQUENCE, 1),
+    "lambdas": (
+        {"multi_head": True, "intra_depth": 2, "position_bias": True},
+        SEQUENCE,
+        1,
+    ),
+    "video": (
+        {"causal": "time", "scope": (3, 5, None), "strides": (1, 2, 1)},
+        (2, 6, 4, 3, 6),
+        1,
+    ),
+    "width": (
+        {"causal": 2, "scope": (None, 3), "strides": (2, 1), "pool_size": (3, 1)},
+        (2, 5, 6, 6),
+        2,
+    ),
+}
+
+
+def case_of(name):
+    options, shape, axis = CASES[name]
+    layer = lambdanet.LambdaLayer(8, **{"scope": 5, "causal": True, **options})
+    layer.build(shape)
+    randomize(layer)
+    x = images(*shape).astype("float32")
+    return layer, x, axis
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_chunks_equal_the_whole(name):
+    layer, x, axis = case_of(name)
+    expected = layer(x)
+    for cut in (2, 4):
+        first, second = np.split(x, [cut], axis)
+        outputs, state = layer(first, return_state=True)
+        others = layer(second, initial_state=state)
+        together = np.concatenate([outputs, others], axis)
+        np.testing.assert_allclose(together, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "strides"])
+def test_steps_equal_the_whole(name):
+    layer, x, axis = case_of(name)
+    step = tf.function(layer.step)
+    state = layer.initial_state(2)
+    outputs = []
+    for position in range(x.shape[axis]):
+        output, state = step(np.take(x, position, axis), state)
+        outputs.append(output)
+    np.testing.assert_allclose(np.stack(outputs, axis), layer(x), rtol=1e-4, atol=1e-4)
+    # Of constant size.
+    shapes = [{name: x.shape for name, x in part.items()} for part in state]
+    first = layer.initial_state(2)
+    assert shapes == [{name: x.shape for name, x in part.items()} for part in first]
+
+
+def test_chunks_with_padding_and_gradients():
+    layer, x, _ = case_of("both")
+    visible = np.arange(8) < np.array([[3], [7]])
+    x[~visible] = np.nan
+    x = tf.constant(x)
+
+    def in_chunks():
+        state = layer.initial_state(2)
+        outputs = []
+        for start in (0, 4):
+            part = slice(start, start + 4)
+            y, state = layer(
+                x[:, part],
+                padding_mask=visible[:, part],
+                initial_state=state,
+                return_state=True,
+            )
+            outputs.append(y)
+        return tf.concat(outputs, axis=1)
+
+    def gradients_of(compute):
+        with tf.GradientTape() as tape:
+            outputs = tf.boolean_mask(compute(), visible)
+            loss = tf.reduce_sum(outputs**2)
+        return [outputs, *tape.gradient(loss, layer.trainable_weights)]
+
+    whole = gradients_of(lambda: layer(x, padding_mask=visible))
+    for one, other in zip(gradients_of(in_chunks), whole, strict=True):
+        scale = np.abs(other).max()
+        np.testing.assert_allclose(one, other, atol=1e-5 * scale)
+
+
+def test_states_in_a_model_and_of_half_precision(tmp_path):
+    """In a functional model that is saved; the sums of content stay in float32."""
+    policy = keras.mixed_precision.Policy("mixed_bfloat16")
+    layer = lambdanet.LambdaLayer(8, scope=5, causal=True, dtype=policy)
+    layer.build(SEQUENCE)
+    spec = layer.initial_state(2)
+    assert spec[0]["total"].dtype == tf.float32
+    assert spec[0]["values"].dtype == tf.bfloat16
+    inputs = keras.Input([None, 6])
+    state = {
+        name: keras.Input(x.shape[1:], dtype=x.dtype.name, name=name)
+        for name, x in spec[0].items()
+    }
+    outputs = layer(inputs, initial_state=[state], return_state=True)
+    model = keras.Model([inputs, state], outputs)
+    model.save(tmp_path / "state.keras")
+    loaded = keras.models.load_model(tmp_path / "state.keras")
+    x = tf.constant(images(*SEQUENCE))
+    y, (new,) = model([x, spec[0]])
+    others, (loaded_state,) = loaded([x, spec[0]])
+    assert new["total"].dtype == tf.float32
+    for name, value in new.items():
+        np.testing.assert_array_equal(loaded_state[name], value)
+    np.testing.assert_array_equal(tf.cast(others, tf.float32), tf.cast(y, tf.float32))
+
+
+def test_100000_positions_in_float32_on_jax():
+    program = ROOT / "tests/programs/long_sequences.py"
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+    }
+    command = [sys.executable, program]
+    options = {"env": environment, "capture_output": True, "text": True}
+    done = subprocess.run(command, **options, check=False)
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["softmax", "l2", "None"], done.stderr
+    for line in lines:
+        assert all(float(difference) < 1e-6 for difference in line.split()[1:]), line
+
+
+CHUNK = images(*SEQUENCE)
+
+
+def state_of(batch_size=2, **options):
+    layer = lambdanet.LambdaLayer(8, scope=5, causal=True, **options)
+    layer.build(SEQUENCE)
+    return layer.initial_state(batch_size)
+
+
+@pytest.mark.parametrize(
+    ("options", "call", "message"),
+    [
+        (
+            {},
+            {"initial_state": state_of(3)},
+            r"initial_state .*\(2, 16, 1\).*got .*\(3, 16",
+        ),
+        ({}, {"initial_state": state_of(position=None)}, "initial_state must be of"),
+        ({}, {"initial_state": state_of(intra_depth=2)}, "initial_state must be of"),
+        ({}, {"initial_state": state_of(multi_head=True)}, "initial_state must be of"),
+        ({}, {"initial_state": "zeros"}, "initial_state must be of .*, got 'zeros'"),
+        (
+            {},
+            {"return_state": True, "mask": np.tri(8)},
+            r"^mask must be None with a state.* got \(8, 8\)$",
+        ),
+        ({"scope": None}, {"return_state": True}, "^scope must be a number along"),
+        (
+            {"position": "unstructured"},
+            {"return_state": True},
+            "relative ones or None.*got 'UnstructuredPositionEmbedding'",
+        ),
+        ({"causal": False}, {"return_state": True}, "^causal must be .*, got False$"),
+        (
+            {"strides": 3},
+            {"initial_state": state_of()},
+            "the length of the inputs must be divisible by 3, .*got 8$",
+        ),
+    ],
+)
+def test_states_that_are_refused(options, call, message):
+    layer = lambdanet.LambdaLayer(8, **{"scope": 5, "causal": True, **options})
+    layer.build(SEQUENCE)
+    with pytest.raises(InputError, match=message):
+        layer(CHUNK, **call)
+
+
+def test_a_layer_that_is_not_built_has_no_state():
+    layer = lambdanet.LambdaLayer(8, causal=True)
+    with pytest.raises(InputError, match="has no state before it is built: call it"):
+        layer.initial_state(2)
+    with pytest.raises(InputError, match="has no state before it is built: call it"):
+        layer(CHUNK, initial_state=state_of())
