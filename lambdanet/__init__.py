@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.models.inference import for_inference as for_inference
     from lambdanet.models.names import list_models as list_models
     from lambdanet.models.preprocessing import preprocess_for as preprocess_for
+    from lambdanet.models.weights.layer_rules import convert_layer as convert_layer
     from lambdanet.models.zoo import create_model as create_model
     from lambdanet.models.zoo import model_info as model_info
 
@@ -78,6 +79,7 @@ _EXPORTS = {
     "lambdanet.models.names": ("list_models",),
     "lambdanet.models.preprocessing": ("preprocess_for",),
     "lambdanet.models.as_tf_keras": ("as_tf_keras",),
+    "lambdanet.models.weights.layer_rules": ("convert_layer",),
     "lambdanet.models.zoo": ("create_model", "model_info"),
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}

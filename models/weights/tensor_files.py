@@ -135,7 +135,7 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
         )
     try:
         return {
-            name.removeprefix(DATA_PARALLEL_PREFIX): _array(tensor)
+            name.removeprefix(DATA_PARALLEL_PREFIX): as_array(tensor)
             for name, tensor in tensors.items()
         }
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
@@ -191,7 +191,12 @@ def _is_name(key: Any) -> bool:
     return isinstance(key, str) and key.isprintable()
 
 
-def _array(tensor: Any) -> np.ndarray:
+def as_array(tensor: Any) -> np.ndarray:
+    """Returns a tensor of PyTorch as an array: float32 where it has fewer bits.
+
+    Raises:
+      TypeError, ValueError, RuntimeError or NotImplementedError: it is sparse, or repeats stored numbers.
+    """
     tensor = tensor.detach().cpu()
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise ValueError("it repeats stored numbers")

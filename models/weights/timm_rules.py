@@ -30,6 +30,13 @@ from lambdanet.models.weights import tensor_files, weight_files
 # Tensors of the classifier, and of the convolution before it, by the layer that reads them.
 HEAD = {CLASSIFIER: "head.", "final_conv": "final_conv."}
 KERNEL = "head.fc.weight"  # of the classifier, [num_classes, d]
+# Of a batch normalization: the names of its variables -> PyTorch's.
+BATCH_NORM = {
+    "gamma": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
 BATCH_COUNTER = ".num_batches_tracked"
 MAX_LISTED = 20  # names in an error
 
@@ -99,15 +106,31 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray]) -> None:
       InputError: tensors are missing or left over, or shapes do not fit; the message names them, and the
         model is unchanged.
     """
-    variables = weight_files.weights_by_name(model)
     layers = {layer.name for layer in model.layers}
     ignored = tuple(prefix for name, prefix in HEAD.items() if name not in layers)
-    given = {
-        n: t
-        for n, t in tensors.items()
-        if not n.endswith(BATCH_COUNTER) and not n.startswith(ignored)
-    }
-    rules = _rules(model)
+    given = {n: t for n, t in tensors.items() if not n.startswith(ignored)}
+    variables = weight_files.weights_by_name(model)
+    assign(_rules(model), given, variables, model.name)
+
+
+def assign(
+    rules: Sequence[WeightRule],
+    tensors: Mapping[str, np.ndarray],
+    variables: Mapping[str, K.Variable],
+    owner: str,
+) -> None:
+    """Assigns tensors to variables by rules: each exactly once, or none.
+
+    Args:
+      rules: the rules for all variables.
+      tensors: the tensors by their names; counters of batch normalizations are left out.
+      variables: the variables by the names that the rules have.
+      owner: the name of their model or layer, for the error.
+
+    Raises:
+      InputError: as in `load`.
+    """
+    given = {n: t for n, t in tensors.items() if not n.endswith(BATCH_COUNTER)}
     problems = list(_problems(rules, given, variables))
     if problems:
         more = (
@@ -116,7 +139,7 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray]) -> None:
             else ""
         )
         listed = "; ".join(problems[:MAX_LISTED])
-        raise InputError(f"the tensors are not those of {model.name!r}: {listed}{more}")
+        raise InputError(f"the tensors are not those of {owner!r}: {listed}{more}")
     for rule in rules:
         values = rule.convert(np.asarray(given[rule.tensor]))
         for name, value in zip(rule.variables, values, strict=True):
@@ -237,15 +260,9 @@ def _dense(layer: keras.layers.Layer, shapes: Shapes) -> list[WeightRule]:
 def _norm(
     layer: keras.layers.Layer, shapes: Shapes, ours: str = "", theirs: str = ""
 ) -> list[WeightRule]:
-    names = {
-        "gamma": "weight",
-        "beta": "bias",
-        "moving_mean": "running_mean",
-        "moving_variance": "running_var",
-    }
     return [
         _vector(f"{ours}{a}", f"{theirs}{b}", shapes[f"{ours}{a}"])
-        for a, b in names.items()
+        for a, b in BATCH_NORM.items()
     ]
 
 
