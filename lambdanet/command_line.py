@@ -35,6 +35,7 @@ class Flag:
       required: whether a command line must have the flag.
       define: the absl function that defines the flag.
       default: the value without the flag; a switch that is on is shown as its opposite, `--noNAME`.
+      choices: returns the values that tab completion offers.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Flag:
     required: bool = False
     define: Callable[..., object] = flags.DEFINE_string
     default: object = None
+    choices: Callable[[], Collection[str]] = tuple
 
     def __str__(self) -> str:
         name = f"no{self.name}" if self.default is True else self.name
@@ -51,12 +53,13 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """The positional arguments of a command: their usage, description, smallest and largest number."""
+    """The positional arguments of a command: their usage, description, numbers and values for completion."""
 
     usage: str = ""
     help: str = ""
     fewest: int = 0
     most: float = 0
+    choices: Callable[[], Collection[str]] = tuple
 
     def __str__(self) -> str:
         return self.usage

@@ -15,8 +15,8 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 from absl import flags
 
@@ -30,6 +30,12 @@ Name = Annotated[str, "NAME"]
 
 class Repeated:
     """In an `Annotated` sequence: each value has a flag of its own, instead of commas between them."""
+
+
+class Choices(NamedTuple):
+    """In an `Annotated`: returns the values that tab completion offers."""
+
+    values: Callable[[], Collection[str]]
 
 
 _DEFINE = {
@@ -112,6 +118,7 @@ def _flag(
     kind, extras = _unwrap(hint)
     is_many = typing.get_origin(kind) is not None
     texts = [extra for extra in extras if isinstance(extra, str)]
+    choices = [extra.values for extra in extras if isinstance(extra, Choices)]
     name = parameter.name
     is_required = parameter.default is inspect.Parameter.empty
     default = None if is_required else parameter.default
@@ -131,7 +138,8 @@ def _flag(
         placeholder = texts[0]
     if is_many and default is not None:
         default = list(default)
-    return Flag(name, placeholder, help, is_required, define, default)
+    values = choices[0] if choices else tuple
+    return Flag(name, placeholder, help, is_required, define, default, values)
 
 
 def _shown(default: Any) -> str:
@@ -165,5 +173,9 @@ def _arguments(argument: Flag | None, is_many: bool) -> Arguments:
     usage = argument.value.replace(",...", "...")
     shown = usage if argument.required else f"[{usage}]"
     return Arguments(
-        shown, argument.help, int(argument.required), float("inf") if is_many else 1
+        shown,
+        argument.help,
+        int(argument.required),
+        float("inf") if is_many else 1,
+        argument.choices,
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from lambdanet.cli.training import MaxBadRecords
 from lambdanet.errors import Unfinished, invalid
-from lambdanet.signatures import Folder, Repeated, command
+from lambdanet.signatures import Choices, Folder, Repeated, command
 
 Split = Annotated[str, "SPLIT", "split of TFRecords, a dataset or a table"]
 DataDir = Annotated[
@@ -55,7 +55,7 @@ def predict_many(
     data: Annotated[Sequence[str], "DATA..."],
     saved_model: Folder,
     out: Folder,
-    format: str = "csv",
+    format: Annotated[str, Choices(lambda: ("csv", "jsonl", "tfrecord"))] = "csv",
     top: int = 5,
     split: Split = "train",
     data_dir: DataDir = None,
@@ -101,7 +101,7 @@ def pseudo_label(
     out: Folder,
     min_confidence: Annotated[float, "P"] = 0.3,
     per_class: int | None = None,
-    label_mode: Annotated[str, "MODE"] = "soft",
+    label_mode: Annotated[str, "MODE", Choices(lambda: ("soft", "hard"))] = "soft",
     seed: int = 0,
     split: Split = "train",
     data_dir: DataDir = None,

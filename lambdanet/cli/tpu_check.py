@@ -6,21 +6,27 @@ import json
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from lambdanet.cli.training import Settings
+from lambdanet.cli.training import BACKENDS, ModelName, RecipeName, Settings
 from lambdanet.errors import InputError, check_count, check_known, invalid
-from lambdanet.signatures import Name, command
+from lambdanet.signatures import Choices, Name, command
+
+
+def _topologies() -> Sequence[str]:
+    from lambdanet.tpu.chips import TOPOLOGIES
+
+    return TOPOLOGIES
 
 
 def tpu_check(
-    recipe: Name | None = None,
-    model: Name | None = None,
+    recipe: RecipeName | None = None,
+    model: ModelName | None = None,
     experiment: Name | None = None,
-    topology: Name = "v3:2x2",
-    mode: str = "train",
+    topology: Annotated[str, "NAME", Choices(_topologies)] = "v3:2x2",
+    mode: Annotated[str, Choices(lambda: ("train", "infer"))] = "train",
     batch_size: int | None = None,
-    backend: str | None = None,
+    backend: Annotated[str | None, Choices(lambda: BACKENDS)] = None,
     fit: bool = False,
     set: Settings = (),
     top: int = 10,
@@ -127,10 +133,8 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _notes() -> str:
-    from lambdanet.tpu.chips import TOPOLOGIES
-
     return "topologies:\n" + textwrap.fill(
-        ", ".join(TOPOLOGIES),
+        ", ".join(_topologies()),
         100,
         initial_indent="  ",
         subsequent_indent="  ",

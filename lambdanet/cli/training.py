@@ -6,19 +6,40 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+from lambdanet.cli.models import list_names
 from lambdanet.errors import InputError, check_known
-from lambdanet.signatures import File, Folder, Name, Repeated, command
+from lambdanet.signatures import Choices, File, Folder, Repeated, command
 from lambdanet.text_table import align_columns
 from lambdanet.which_keras import use_backend
 
 if TYPE_CHECKING:
     from lambdanet.configs.recipe import Recipe
 
+FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
+BACKENDS = ("tensorflow", "jax")
+DISTRIBUTE = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
+
+
+def _list_recipes() -> list[str]:
+    from lambdanet import configs
+
+    return configs.list_recipes()
+
+
+def _fields() -> list[str]:
+    from lambdanet.configs.recipe import field_types
+
+    return list(field_types())
+
+
+ModelName = Annotated[str, "NAME", Choices(list_names)]
+RecipeName = Annotated[str, "NAME", Choices(_list_recipes)]
 Settings = Annotated[
     Sequence[str],
     Repeated,
     "KEY=VALUE",
     "change a field of the recipe; may be repeated",
+    Choices(lambda: [f"{name}=" for name in _fields()]),
 ]
 DataDir = Annotated[
     str | None,
@@ -36,9 +57,8 @@ Backend = Annotated[
     str | None,
     "BACKEND",
     "tensorflow or jax (default: that of KERAS_BACKEND or ~/.keras/keras.json, else tensorflow)",
+    Choices(lambda: BACKENDS),
 ]
-FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
-BACKENDS = ("tensorflow", "jax")
 
 
 def _recipe(name: str, assignments: Iterable[str]) -> "Recipe":
@@ -52,13 +72,7 @@ def _recipe(name: str, assignments: Iterable[str]) -> "Recipe":
     return recipe
 
 
-def _fields() -> list[str]:
-    from lambdanet.configs.recipe import field_types
-
-    return list(field_types())
-
-
-def print_recipe(recipe: Name | None = None, set: Settings = ()) -> None:
+def print_recipe(recipe: RecipeName | None = None, set: Settings = ()) -> None:
     """Prints a recipe with all its fields, or lists the recipes.
 
     Args:
@@ -70,12 +84,12 @@ def print_recipe(recipe: Name | None = None, set: Settings = ()) -> None:
 
 
 def train(
-    recipe: Name,
+    recipe: RecipeName,
     model_dir: Folder,
     data_dir: DataDir = None,
     max_bad_records: MaxBadRecords = None,
     backend: Backend = None,
-    distribute: Annotated[str, "CHOICE"] = "auto",
+    distribute: Annotated[str, "CHOICE", Choices(lambda: DISTRIBUTE)] = "auto",
     class_map: File | None = None,
     tpu: str | None = None,
     save_every: Annotated[int, "STEPS"] = 1000,
@@ -190,8 +204,8 @@ def export(
     out: Folder,
     model_dir: Folder | None = None,
     data_dir: DataDir = None,
-    format: str = "saved_model",
-    model: Name | None = None,
+    format: Annotated[str, Choices(lambda: FORMATS)] = "saved_model",
+    model: ModelName | None = None,
     weights: str | None = None,
     class_names: File | None = None,
 ) -> None:

@@ -466,7 +466,7 @@ def test_stdout_escapes_characters_it_cannot_encode(encoding):
             "nope",
             ">&-",
             2,
-            "lambdanet: error: unknown command 'nope'; did you mean info or recipe?\n",
+            "lambdanet: error: unknown command 'nope'; did you mean info or completion or recipe?\n",
         ),
         ("nope", "2>&-", 2, ""),
     ],
