@@ -8,7 +8,7 @@ import numpy as np
 import lambdanet
 from lambdanet.backend import compat
 from lambdanet.backend.tensors import per_axis
-from lambdanet.layers.argument_checks import causal_axis
+from lambdanet.layers.argument_checks import axis_of_causal
 
 
 def images(*shape, seed=0):
@@ -124,7 +124,7 @@ def naive_lambda_layer(layer, x, context=None, mask=None, padding_mask=None):
         )
     rank, h, k, u = x.ndim - 2, layer.num_heads, layer.key_dim, layer.intra_depth
     strides = per_axis(layer.strides, rank)
-    axis = causal_axis(layer.causal, rank)
+    axis = axis_of_causal(layer.causal, rank)
     lambdas = h if layer.multi_head else 1
 
     def project(y, name, shape, norm=True):

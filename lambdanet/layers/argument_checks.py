@@ -8,8 +8,6 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import keras
@@ -19,6 +17,7 @@ from lambdanet.errors import (
     check_count,
     check_known,
     invalid,
+    is_integer,
 )
 from lambdanet.ops import position_lambdas
 from lambdanet.ops.content_lambdas import as_boolean
@@ -92,15 +91,15 @@ def check_causal(causal: Any) -> bool | int | str:
     if isinstance(causal, str):
         check_known("causal", causal, ("time",))
         return causal
-    if isinstance(causal, bool | np.bool_):
-        return bool(causal)
+    if isinstance(causal, bool):
+        return causal
     accepted = "False, True for sequences, 'time' for the first spatial axis, or a number as of Keras's axes"
-    if not isinstance(causal, numbers.Integral) or not 1 <= causal <= 3:
+    if not is_integer(causal) or not 1 <= causal <= 3:
         raise invalid("causal", accepted, causal, "1 is the first spatial axis")
     return int(causal)
 
 
-def causal_axis(causal: bool | int | str, rank: int) -> int | None:
+def axis_of_causal(causal: bool | int | str, rank: int) -> int | None:
     """Returns the number of the spatial axis that `causal` names, from 0, of `rank` axes; None without one.
 
     Raises:
@@ -113,9 +112,10 @@ def causal_axis(causal: bool | int | str, rank: int) -> int | None:
     if causal is True and rank > 1:
         accepted = f"'time' or a number from 1 to {rank} with {rank} spatial axes"
         raise invalid("causal", accepted, causal)
-    if causal > rank:
+    axis = int(causal)
+    if axis > rank:
         raise invalid("causal", f"at most {rank}, the last spatial axis", causal)
-    return causal - 1
+    return axis - 1
 
 
 def relative_arguments(
@@ -252,20 +252,31 @@ def check_state(state: Any, expected: Sequence[Mapping[str, K.Shape]]) -> None:
       state: one dict of tensors for each lambda.
       expected: their shapes, as far as they are known.
     """
-    try:
-        given = [{name: tuple(x.shape) for name, x in part.items()} for part in state]
-    except (AttributeError, TypeError):
-        given = state
-        has_shapes = False
-    else:
-        names = [{*part} for part in given]
-        has_shapes = names == [{*part} for part in expected] and all(
-            shapes_agree(shape, of_layer[name])
-            for part, of_layer in zip(given, expected, strict=True)
-            for name, shape in part.items()
-        )
-    if not has_shapes:
+    given = state
+    if isinstance(state, list) and all(isinstance(part, Mapping) for part in state):
+        given = [shapes_of(part) for part in state]
+    if not _have_equal_shapes(given, expected):
         raise invalid("initial_state", f"of the shapes {list(expected)}", given)
+
+
+def shapes_of(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the shape of each tensor; of anything else, the thing itself."""
+    shapes = {}
+    for name, x in tensors.items():
+        shapes[name] = tuple(x.shape) if hasattr(x, "shape") else x
+    return shapes
+
+
+def _have_equal_shapes(given: Any, expected: Sequence[Mapping[str, K.Shape]]) -> bool:
+    if not isinstance(given, list) or len(given) != len(expected):
+        return False
+    for part, of_layer in zip(given, expected, strict=True):
+        if not isinstance(part, Mapping) or part.keys() != of_layer.keys():
+            return False
+        for name, shape in part.items():
+            if not isinstance(shape, tuple) or not shapes_agree(shape, of_layer[name]):
+                return False
+    return True
 
 
 def _batch_and_positions(

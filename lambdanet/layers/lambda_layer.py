@@ -20,7 +20,7 @@ from lambdanet.errors import (
     invalid,
 )
 from lambdanet.layers.argument_checks import (
-    causal_axis,
+    axis_of_causal,
     check_causal,
     check_divisible,
     check_mask,
@@ -298,14 +298,14 @@ class LambdaLayer(Layer):
         pool_sizes = per_axis(self.pool_size, rank, "pool_size")
         per_axis(self.strides, rank, "strides")
         self._map_size = input_shape[1:-1]
-        self._causal_axis = causal_axis(self.causal, rank)
-        if self._causal_axis is not None and pool_sizes[self._causal_axis] > 1:
+        self.causal_axis = axis_of_causal(self.causal, rank)
+        if self.causal_axis is not None and pool_sizes[self.causal_axis] > 1:
             raise invalid("pool_size", "1 along the causal axis", self.pool_size)
         if self.position is not None:
             steps = [axis.query_strides for axis in self._geometry.along(rank)]
             queries_shape = strided_shape(input_shape, tuple(steps))
             self.position.build_for(
-                queries_shape[1:-1], context_shape[1:-1], self._causal_axis
+                queries_shape[1:-1], context_shape[1:-1], self.causal_axis
             )
         super().build(input_shape)
 
@@ -357,12 +357,12 @@ class LambdaLayer(Layer):
             every_query = (slice(None), *every)
             inputs = inputs[every_query]
             query_mask = None if query_mask is None else query_mask[every_query]
-        if mask is not None and self._causal_axis is not None:
+        if mask is not None and self.causal_axis is not None:
             mask = mask & relative_positions.causal_pairs(
                 sizes(inputs)[1:-1],
                 sizes(context)[1:-1],
-                self._causal_axis,
-                axes[self._causal_axis].query_strides,
+                self.causal_axis,
+                axes[self.causal_axis].query_strides,
             )
         # One map for each lambda: [b, *query_size, h, k], [b, *context_size, k, u], [b, *context_size, v, u].
         h = self.num_heads // self._num_lambdas
@@ -460,45 +460,44 @@ class LambdaLayer(Layer):
         outputs = super().compute_output_spec(inputs, **kwargs)
         if not kwargs.get("return_state"):
             return outputs
-        shapes = self._state_shapes(inputs.shape)
-        return outputs, [
-            {name: keras.KerasTensor(*spec) for name, spec in of_lambda.items()}
-            for of_lambda in shapes
-        ]
+        specs = self._state_specs(inputs.shape)
+        state = []
+        for _ in range(self._num_lambdas):
+            state.append({name: keras.KerasTensor(*specs[name]) for name in specs})
+        return outputs, state
 
     def _state_axis(self) -> int:
         """Returns the causal axis of a layer that can have a state."""
-        if self._causal_axis is None:
+        if self.causal_axis is None:
             raise invalid("causal", "True, 'time' or an axis, for a state", self.causal)
-        return self._causal_axis
+        return self.causal_axis
 
-    def _state_shapes(self, shape: Sequence[Any]) -> list[dict[str, tuple[Any, str]]]:
-        """Returns shapes and types of the state of each lambda, for inputs [b, *size, ...]."""
+    def _state_specs(self, shape: Sequence[Any]) -> dict[str, tuple[Any, str]]:
+        """Returns the shapes and types of the state of a lambda, for inputs [b, *size, ...]."""
         axis = self._state_axis()
         b, *size = shape[: 1 + len(self._map_size)]
         v = self._value_dim
         u = self.intra_depth
-        tensors: dict[str, tuple[Any, str]] = {}
+        specs: dict[str, tuple[Any, str]] = {}
         if self.content:
             dtype = "float64" if self.compute_dtype == "float64" else "float32"
             channels = self.key_dim * u
-            tensors["maximum"] = (b, channels, 1), dtype
-            tensors["total"] = tensors["error"] = (b, channels, v + 1), dtype
+            specs["maximum"] = (b, channels, 1), dtype
+            specs["total"] = (b, channels, v + 1), dtype
+            specs["error"] = specs["total"]
         if self.position is not None and self.position.num_past():
             size[axis] = self.position.num_past()
-            tensors["values"] = (b, *size, v, u), self.compute_dtype
-        return [tensors] * self._num_lambdas
+            specs["values"] = (b, *size, v, u), self.compute_dtype
+        return specs
 
     def _zero_state(self, shape: Sequence[Any]) -> State:
         """Returns the state before the first position of inputs [b, *size, ...]."""
-        state = []
-        for of_lambda in self._state_shapes(shape):
-            zeros = {name: K.zeros(*spec) for name, spec in of_lambda.items()}
-            if self.content:
-                lowest = K.dtype_min(zeros["maximum"].dtype)
-                zeros["maximum"] = zeros["maximum"] + lowest
-            state.append(zeros)
-        return state
+        specs = self._state_specs(shape)
+        zeros = {name: K.zeros(*spec) for name, spec in specs.items()}
+        if self.content:
+            lowest = K.dtype_min(zeros["maximum"].dtype)
+            zeros["maximum"] = zeros["maximum"] + lowest
+        return [dict(zeros) for _ in range(self._num_lambdas)]
 
     def _check_state(self, state: Any, inputs: K.Tensor, mask: Any) -> None:
         """Checks a call with a state, or with None for one that returns its first."""
@@ -510,12 +509,10 @@ class LambdaLayer(Layer):
         if state is None and not self.built:
             return
         self._check_built()
-        shapes = [
-            {name: shape for name, (shape, _) in part.items()}
-            for part in self._state_shapes(inputs.shape)
-        ]
+        specs = self._state_specs(inputs.shape)
         if state is not None:
-            check_state(state, shapes)
+            shapes = {name: shape for name, (shape, _) in specs.items()}
+            check_state(state, [shapes] * self._num_lambdas)
         axis = self._state_axis()
         strides = self._geometry.along(len(self._map_size))[axis].strides
         length = inputs.shape[axis + 1]
@@ -631,7 +628,7 @@ class LambdaLayer(Layer):
     ) -> K.Tensor:
         """Applies lambda number `index`, the sum of content and positions: [b, *query_size, h, v]."""
         mask, padding_mask = masks
-        has_own_lambdas = mask is not None or self._causal_axis is not None
+        has_own_lambdas = mask is not None or self.causal_axis is not None
         if has_own_lambdas or self.position is None:
             return self._apply_apart(index, qkv, masks, training)
         queries, keys, values = qkv
@@ -689,7 +686,7 @@ class LambdaLayer(Layer):
                 state["maximum"], state["total"], state["error"]
             )
             qkv = self._geometry.pool(queries), keys, values
-            output, sums = self._apply_causal_content(qkv, padding_mask, sums)
+            output, sums = self._apply_causal_content(*qkv, padding_mask, sums)
             outputs.append(output)
             new_state |= sums._asdict()
         return K.add_n(outputs), new_state
@@ -718,29 +715,43 @@ class LambdaLayer(Layer):
             )
         if self.content:
             qkv = self._geometry.pool(queries), keys, values
-            outputs.append(self._apply_content(qkv, mask, padding_mask))
+            outputs.append(self._apply_content(*qkv, mask, padding_mask))
         return K.add_n(outputs)
 
     def _apply_content(
-        self, qkv: Sequence[Any], mask: K.Tensor | None, padding_mask: K.Tensor | None
+        self,
+        queries: K.Tensor,
+        keys: K.Tensor,
+        values: K.Tensor,
+        mask: K.Tensor | None,
+        padding_mask: K.Tensor | None,
     ) -> K.Tensor:
         """Applies content lambdas: one for all queries, those of a mask, or those of what came before."""
-        if mask is not None or self._causal_axis is None:
+        if mask is not None or self.causal_axis is None:
             return content_lambdas.apply_content_lambda(
-                *qkv, self.key_normalization, mask, padding_mask
+                queries, keys, values, self.key_normalization, mask, padding_mask
             )
-        return self._apply_causal_content(qkv, padding_mask)[0]
+        return self._apply_causal_content(queries, keys, values, padding_mask)[0]
 
     def _apply_causal_content(
         self,
-        qkv: Sequence[Any],
+        queries: K.Tensor,
+        keys: K.Tensor,
+        values: K.Tensor,
         padding_mask: K.Tensor | None,
         state: causal_content.State | None = None,
     ) -> tuple[K.Tensor, causal_content.State]:
         axis = self._state_axis()
-        strides = self._geometry.along(len(qkv[0].shape) - 3)[axis].strides
+        strides = self._geometry.along(len(self._map_size))[axis].strides
         return causal_content.apply(
-            *qkv, self.key_normalization, axis, strides, padding_mask, state
+            queries,
+            keys,
+            values,
+            self.key_normalization,
+            axis,
+            strides,
+            padding_mask,
+            state,
         )
 
 

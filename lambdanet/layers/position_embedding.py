@@ -48,7 +48,7 @@ class PositionEmbedding(TableLayer):
         self.embeddings_initializer = own_initializer(embeddings_initializer)
         self.num_users = 0  # the lambda layers that have it
         self.table: Any = None  # until the first `build_for`
-        self.causal_axis: int | None = None  # that of the first `build_for`
+        self.causal_axis: Any = None  # that of the first `build_for`
 
     def build_for(
         self,

@@ -146,11 +146,28 @@ def _add_to_state(
     units = K.maximum(earlier_maximum, maximum)
     earlier_units = K.exp(earlier_maximum - units)
     earlier = earlier * earlier_units
-    added = total * K.exp(maximum - units) + earlier_error * earlier_units
-    total = earlier + added
-    rest = total - earlier
-    error = (earlier - (total - rest)) + (added - rest)
+    added = total * K.exp(maximum - units)
+    total, error = add_exactly(earlier, earlier_error * earlier_units, added)
     return units, total, error
+
+
+def add_exactly(
+    total: K.Tensor, error: K.Tensor, added: K.Tensor
+) -> tuple[K.Tensor, K.Tensor]:
+    """Adds to a sum whose rounding error is kept, so that any number of additions is exact.
+
+    Args:
+      total: the sum.
+      error: what rounding has cut off from it.
+      added: what to add.
+
+    Returns:
+      The new total, and what rounding has cut off from that.
+    """
+    added = added + error
+    new = total + added
+    rest = new - total
+    return new, (total - (new - rest)) + (added - rest)
 
 
 def _normalized(total: K.Tensor, normalization: str | None) -> K.Tensor:
