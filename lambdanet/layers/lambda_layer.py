@@ -381,10 +381,7 @@ class LambdaLayer(Layer):
             else [None] * self._num_lambdas
         )
         if self.query_normalization == "softmax":
-            queries = [
-                K.cast(K.softmax(at_least_float32(x)), self.compute_dtype)
-                for x in queries
-            ]
+            queries = [self._softmax(x) for x in queries]
         if padding_mask is not None:
             values = [_without_padding(x, padding_mask) for x in values]
         if query_mask is not None and self._geometry.has_pool:
@@ -401,11 +398,12 @@ class LambdaLayer(Layer):
                 )
                 outputs.append(output)
                 new_state.append(new)
-        y = K.concatenate(outputs, axis=-2)  # [b, *query_size, h, v]
+        outputs = [K.reshape(x, [*sizes(x)[:-2], h * v]) for x in outputs]
+        y = K.concatenate(outputs, axis=-1)  # [b, *query_size, d]
         if query_mask is not None and self._geometry.has_pool:
             # Averages over all positions of windows become those over what is no padding.
-            y = K.divide_no_nan(y, self._visible_shares(query_mask, y.dtype))
-        y = K.reshape(y, [*sizes(y)[:-2], self.num_heads * v])
+            shares = self._visible_shares(query_mask, y.dtype)
+            y = K.divide_no_nan(y, shares[..., 0])
         return (y, new_state) if return_state else y
 
     def initial_state(
@@ -612,12 +610,17 @@ class LambdaLayer(Layer):
             if mask is not None:  # of the positions that count in the statistics
                 mask = K.reshape(mask, [b, product(size), 1])
             y = norm(y, training=training, mask=mask)
-        # Not slices: LiteRT can slice tensors of at most five axes.
-        return K.unstack(
-            K.reshape(y, [b, *size, self._num_lambdas, *depth]),
-            self._num_lambdas,
-            axis=-3,
-        )
+        # Separated on one axis of positions, so that no tensor of an exported model has more than four axes.
+        maps = [y]
+        if self._num_lambdas > 1:
+            y = K.reshape(y, [b, product(size), self._num_lambdas, product(depth)])
+            maps = K.unstack(y, self._num_lambdas, axis=2)
+        return [K.reshape(x, [b, *size, *depth]) for x in maps]
+
+    def _softmax(self, queries: K.Tensor) -> K.Tensor:
+        """Normalizes queries [b, *query_size, h, k] over their depth."""
+        flat = at_least_float32(content_lambdas.flatten_map(queries))
+        return K.reshape(K.cast(K.softmax(flat), self.compute_dtype), sizes(queries))
 
     def _apply_lambda(
         self,
@@ -716,7 +719,10 @@ class LambdaLayer(Layer):
         if self.content:
             qkv = self._geometry.pool(queries), keys, values
             outputs.append(self._apply_content(*qkv, mask, padding_mask))
-        return K.add_n(outputs)
+        shape = sizes(outputs[0])
+        return K.reshape(
+            K.add_n([content_lambdas.flatten_map(x) for x in outputs]), shape
+        )
 
     def _apply_content(
         self,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from lambdanet import backend as K
 from lambdanet import which_keras
-from lambdanet.backend import compat, keras, tensors
+from lambdanet.backend import compat, device, keras, tensors
 from lambdanet.errors import InputError, invalid
 
 # Arguments of Keras's layers.
@@ -78,9 +78,10 @@ class TableLayer(Layer):
 
     def _read(self, table: K.Variable, dtype: K.DType) -> Any:
         """A table in the precision of a computation; a NumPy array with `constant_tables`."""
-        return tensors.cast(
-            K.constant_of(table) if self.constant_tables else table, dtype
-        )
+        # All weights of an exported model are constants.
+        if self.constant_tables or device.kind() == "RUNTIME":
+            table = K.constant_of(table)
+        return tensors.cast(table, dtype)
 
 
 def strided_shape(shape: K.Shape, strides: tensors.PerAxis) -> K.Shape:

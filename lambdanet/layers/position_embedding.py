@@ -10,7 +10,12 @@ from lambdanet.backend import compat, keras, tensors
 from lambdanet.errors import InputError, check_count, check_counts, invalid
 from lambdanet.layers.argument_checks import OF_ZOO, own_initializer, relative_arguments
 from lambdanet.layers.layer import TableLayer
-from lambdanet.ops import position_lambdas, products, relative_positions
+from lambdanet.ops import (
+    content_lambdas,
+    position_lambdas,
+    products,
+    relative_positions,
+)
 from lambdanet.ops.position_term import Geometry, PositionTerm, cut_axes
 
 SHARED = "shared_object_id"  # Keras's key for objects that several layers share
@@ -259,11 +264,11 @@ class RelativePositionEmbedding(PositionEmbedding):
         )
 
     def _with_bias(self, outputs: K.Tensor, term: PositionTerm) -> K.Tensor:
-        queries = term.geometry.pool(term.queries)
+        queries = content_lambdas.flatten_map(term.geometry.pool(term.queries))
         # No einsum with an ellipsis; see `relative_positions.resize_table`.
-        return outputs + K.matmul(
-            queries, K.cast(self.bias, queries.dtype)[:, K.newaxis]
-        )
+        added = K.matmul(queries, K.cast(self.bias, queries.dtype)[:, K.newaxis])
+        flat = content_lambdas.flatten_map(outputs) + added
+        return K.reshape(flat, tensors.sizes(outputs))
 
     @property
     def _rank(self) -> int:

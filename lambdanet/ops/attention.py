@@ -90,9 +90,9 @@ def clip_to_finite(logits: K.Tensor) -> K.Tensor:
 def split_heads(x: K.Tensor, groups: int) -> K.Tensor:
     """Makes every head, or group of heads, an example: [b, h, w, groups * c] -> [b * groups, h, w, c]."""
     b, height, width, channels = tensors.sizes(x)
-    x = K.reshape(x, [b, height, width, groups, channels // groups])
+    x = K.reshape(x, [b, height * width, groups, channels // groups])
     return K.reshape(
-        K.transpose(x, [0, 3, 1, 2, 4]), [b * groups, height, width, channels // groups]
+        K.transpose(x, [0, 2, 1, 3]), [b * groups, height, width, channels // groups]
     )
 
 
@@ -100,7 +100,7 @@ def merge_heads(x: K.Tensor, groups: int) -> K.Tensor:
     """Puts the heads side by side again, the inverse of `split_heads`."""
     g, height, width, c = tensors.sizes(x)
     x = K.transpose(
-        K.reshape(x, [g // groups, groups, height, width, c]), [0, 2, 3, 1, 4]
+        K.reshape(x, [g // groups, groups, height * width, c]), [0, 2, 1, 3]
     )
     return K.reshape(x, [g // groups, height, width, groups * c])
 

@@ -43,40 +43,26 @@ class BlockAxis(PairAxis):
 def split(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
     """Cuts a map into blocks: [b, *size, ...] -> [b * blocks, n, ...], padded with zeros at the end.
 
-    With two axes, which make p x q blocks of r x s queries, the shapes are [b, p * r, q * s, ...],
-    [b, p, r, q, s, ...], [b, q, p, r, s, ...] and [b * q * p, r * s, ...].
+    With two axes, which make p x q blocks of r x s queries of c numbers, the shapes are [b, p * r, q * s, c],
+    [b, p * r, q, s * c], [b, q, p * r, s * c] and [b * q * p, r * s, ...]: no more axes than images have.
     """
     rank = len(axes)
     b, *shape = sizes(x)
+    depth = shape[rank:]
+    x = K.reshape(x, [b, *shape[:rank], product(depth)])
     for number, axis in enumerate(axes):
         x = tensors.pad(x, number + 1, 0, axis.count * axis.num_queries - shape[number])
-    x = K.reshape(
-        x,
-        [
-            b,
-            *(n for axis in axes for n in (axis.count, axis.num_queries)),
-            *shape[rank:],
-        ],
-    )
-    depth = range(2 * rank + 1, len(x.shape))
-    x = K.transpose(
-        x, [0, *range(2 * rank - 1, 0, -2), *range(2, 2 * rank + 1, 2), *depth]
-    )
-    return K.reshape(
-        x,
-        [
-            b * num_blocks(axes),
-            product([axis.num_queries for axis in axes]),
-            *shape[rank:],
-        ],
-    )
+    x = K.reshape(x, [b, *_cut_shape(axes, product(depth))])
+    x = K.transpose(x, [0, *range(2 * rank - 2, 0, -2), *range(1, 2 * rank, 2)])
+    n = product([axis.num_queries for axis in axes])
+    return K.reshape(x, [b * num_blocks(axes), n, *depth])
 
 
 def merge(x: K.Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
     """Puts blocks together again, the inverse of `split`: [b * blocks, n, ...] -> [b, *size, ...].
 
-    With two axes the shapes are [b * q * p, r * s, ...], [b, q, p, r, s, ...], [b, p, r, q, s, ...] and
-    [b, p * r, q * s, ...], which is then cut to `size`.
+    With two axes the shapes are [b * q * p, r * s, ...], [b, q, p * r, s * c], [b, p * r, q, s * c] and
+    [b, p * r, q * s, c], which is then cut to `size`.
 
     Args:
       x: the blocks, [b * blocks, n, ...], in the order of `split`.
@@ -84,25 +70,27 @@ def merge(x: K.Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Ten
       size: the size of the map, without the padding of `split`.
     """
     rank = len(axes)
-    groups, _, *rest = sizes(x)
+    groups, _, *depth = sizes(x)
     b = groups // num_blocks(axes)
-    x = K.reshape(
-        x,
-        [
-            b,
-            *(axis.count for axis in reversed(axes)),
-            *(axis.num_queries for axis in axes),
-            *rest,
-        ],
-    )
+    first, *others = _cut_shape(axes, product(depth))
+    x = K.reshape(x, [b, *others[-2::-2], first, *others[1::2]])
     pairs = [
-        part
-        for number in range(1, rank + 1)
-        for part in (rank - number + 1, rank + number)
+        part for number in range(1, rank) for part in (rank - number, rank + number)
     ]
-    x = K.transpose(x, [0, *pairs, *range(2 * rank + 1, len(x.shape))])
-    x = K.reshape(x, [b, *(axis.count * axis.num_queries for axis in axes), *rest])
-    return x[(slice(None), *(slice(0, n) for n in size))]
+    x = K.transpose(x, [0, rank, *pairs])
+    padded = [axis.count * axis.num_queries for axis in axes]
+    x = K.reshape(x, [b, *padded, product(depth)])
+    x = x[(slice(None), *(slice(0, n) for n in size))]
+    return K.reshape(x, [b, *size, *depth])
+
+
+def _cut_shape(axes: Sequence[BlockAxis], depth: Size) -> list[Size]:
+    """The shape of a map whose axes but the first are cut: [p * r, q, s, ...], the last one times `depth`."""
+    first, *others = axes
+    shape = [first.count * first.num_queries]
+    for axis in others:
+        shape += [axis.count, axis.num_queries]
+    return [*shape[:-1], shape[-1] * depth]
 
 
 def num_blocks(axes: Sequence[BlockAxis]) -> Size:

@@ -78,7 +78,9 @@ def content_lambda(
     if padding_mask is not None:
         keys = without_padding(keys, normalization, padding_mask)
     keys = K.cast(_normalized(keys, normalization), values.dtype)
-    return K.einsum("bmku,bmvu->bkv", keys, values)
+    return K.matmul(
+        _join_intra_depth(keys), _join_intra_depth(values), transpose_a=True
+    )
 
 
 def apply_content_lambda(
@@ -124,14 +126,29 @@ def apply_content_lambda(
     return K.reshape(K.cast(K.add_n(outputs), dtype), shape)
 
 
-def apply(queries: K.Tensor, content: K.Tensor) -> K.Tensor:
-    """Applies a content lambda [b, k, v] to all queries: [b, *query_size, h, k] -> [b, *query_size, h, v]."""
-    # Flat: an einsum with an ellipsis has a slow gradient.
+def apply(
+    queries: K.Tensor, content: K.Tensor, outputs: K.Tensor | None = None
+) -> K.Tensor:
+    """Applies a content lambda [b, k, v] to all queries: [b, *query_size, h, k] -> [b, *query_size, h, v].
+
+    `outputs` are those of other lambdas, to which these are added.
+    """
+    # Flat: an einsum with an ellipsis has a slow gradient, and runtimes add tensors of at most four axes.
     b, *size, h, k = sizes(queries)
-    outputs = K.einsum(
-        "bnk,bkv->bnv", K.reshape(queries, [b, product([*size, h]), k]), content
-    )
-    return K.reshape(outputs, [b, *size, h, content.shape[2]])
+    v = content.shape[2]
+    rows = product([*size, h])
+    y = K.einsum("bnk,bkv->bnv", K.reshape(queries, [b, rows, k]), content)
+    if outputs is not None:
+        y += K.reshape(outputs, [b, rows, v])
+    return K.reshape(y, [b, *size, h, v])
+
+
+def _join_intra_depth(x: K.Tensor) -> K.Tensor:
+    """[b, m, x, u] -> [b, m * u, x]."""
+    b, m, depth, u = sizes(x)
+    if u > 1:
+        x = K.transpose(x, [0, 1, 3, 2])
+    return K.reshape(x, [b, m * u, depth])
 
 
 def flatten_map(x: K.Tensor) -> K.Tensor:

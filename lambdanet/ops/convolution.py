@@ -8,6 +8,7 @@ from lambdanet import backend as K
 from lambdanet.backend import tensors
 from lambdanet.backend.device import Device, Speed
 from lambdanet.errors import invalid
+from lambdanet.ops import content_lambdas
 from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes
 
 
@@ -39,10 +40,9 @@ class Convolution(Form):
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
         b, *query_size, h, k = tensors.sizes(term.queries)
         lambdas = _depthwise_lambdas(term) if self.depthwise else _lambdas(term)
-        equation = "bnhk,bnvk->bnhv" if self.depthwise else "bnhk,bvnk->bnhv"
         queries = K.reshape(term.queries, [b, tensors.product(query_size), h, k])
         return K.reshape(
-            K.einsum(equation, queries, lambdas),
+            K.matmul(queries, lambdas, transpose_b=True),
             [b, *query_size, h, term.values.shape[-2]],
         )
 
@@ -59,16 +59,16 @@ def candidates(sizes: Sizes) -> list[Form]:
 
 
 def _lambdas(term: PositionTerm) -> K.Tensor:
-    """The lambdas [b, v, n, k] by a convolution of b * v images with u channels."""
+    """The lambdas [b, n, v, k] by a convolution of b * v images with u channels."""
     b, *_, k = tensors.sizes(term.queries)
-    rank = len(term.scope)
     _, *context_size, v, u = tensors.sizes(term.values)
-    images = K.transpose(term.values, [0, rank + 1, *range(1, rank + 1), rank + 2])
+    images = K.transpose(content_lambdas.flatten_map(term.values), [0, 2, 1, 3])
     kernel = K.einsum("...ku->...uk", term.table)
     lambdas = _correlate(
         K.conv, K.reshape(images, [b * v, *context_size, u]), kernel, term
     )
-    return K.reshape(lambdas, [b, v, tensors.product(term.query_size), k])
+    lambdas = K.reshape(lambdas, [b, v, tensors.product(term.query_size), k])
+    return K.transpose(lambdas, [0, 2, 1, 3])
 
 
 def _depthwise_lambdas(term: PositionTerm) -> K.Tensor:
@@ -79,14 +79,15 @@ def _depthwise_lambdas(term: PositionTerm) -> K.Tensor:
         raise invalid(
             "the spatial axes of depthwise_conv", "one or two", len(context_size)
         )
-    # [r, ..., 1, u, k]
-    kernel = K.einsum("...ku->...uk", term.table)[..., K.newaxis, :, :]
-    kernel = K.reshape(K.repeat(kernel, v, axis=-3), [*term.table.shape[:-2], v * u, k])
+    # [r, ..., u, k]
+    kernel = K.einsum("...ku->...uk", term.table)
+    kernel = K.reshape(kernel, [*term.table.shape[:-2], u * k])
+    kernel = K.tile(kernel, [*[1] * len(term.scope), v])
+    kernel = K.reshape(kernel, [*term.table.shape[:-2], v * u, k])
     images = K.reshape(term.values, [b, *context_size, v * u])
     lambdas = _correlate(_depthwise, images, kernel, term)
-    return K.sum(
-        K.reshape(lambdas, [b, tensors.product(term.query_size), v, u, k]), axis=3
-    )
+    n = tensors.product(term.query_size)
+    return K.reshape(K.sum(K.reshape(lambdas, [b, n * v, u, k]), axis=2), [b, n, v, k])
 
 
 def _depthwise(

@@ -197,7 +197,9 @@ class PositionTerm:
     def values_by_depth(self) -> K.Tensor:
         """Returns the values [b, *context_size, u * v], with the intra-depth outside, where it can join m."""
         b, *context_size, v, u = sizes(self.values)
-        values = K.einsum("...vu->...uv", self.values) if u > 1 else self.values
+        values = self.values
+        if u > 1:
+            values = K.transpose(content_lambdas.flatten_map(values), [0, 1, 3, 2])
         return K.reshape(values, [b, *context_size, u * v])
 
 
@@ -272,10 +274,8 @@ class Form:
         outputs = term.geometry.pool(self.compute(term, device))
         if term.content is None:
             return outputs
-        return (
-            content_lambdas.apply(term.geometry.pool(term.queries), term.content)
-            + outputs
-        )
+        queries = term.geometry.pool(term.queries)
+        return content_lambdas.apply(queries, term.content, outputs)
 
 
 @dataclasses.dataclass(frozen=True)

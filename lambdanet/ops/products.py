@@ -255,7 +255,8 @@ def apply_embeddings(
     _, *context_size, v, u = tensors.sizes(values)
     n = product(query_size)
     m = product(context_size)
-    values = K.reshape(K.einsum("...vu->...uv", values), [b, m * u, v])
+    values = K.reshape(values, [b, m, v, u])
+    values = K.reshape(K.transpose(values, [0, 1, 3, 2]), [b, m * u, v])
     queries = K.reshape(queries, [b, n, h, k])
     if mask is None:
         outputs = query_first(queries, values, embeddings)
@@ -268,4 +269,4 @@ def apply_embeddings(
     if content is None:
         return outputs
     queries = K.reshape(queries, [b, *query_size, h, k])
-    return content_lambdas.apply(queries, content) + outputs
+    return content_lambdas.apply(queries, content, outputs)

@@ -69,8 +69,10 @@ def read_rows(table: K.Tensor, axis: PairAxis) -> K.Tensor:
         and n * m * r <= _LARGEST_ONE_HOT
     ):
         return K.einsum("nmr,brpq->bnpmq", K.one_hot(rows, r, dtype=table.dtype), table)
-    padded = K.pad(table, [[0, 0], [1, 0], [0, 0], [0, 0]])
-    return K.transpose(K.take(padded, rows + 1, axis=1), [0, 1, 3, 2, 4])
+    b, _, p, q = tensors.sizes(table)
+    padded = K.pad(K.reshape(table, [b, r, p * q]), [[0, 0], [1, 0], [0, 0]])
+    pairs = K.reshape(K.take(padded, rows + 1, axis=1), [b * n, m, p, q])
+    return K.reshape(K.transpose(pairs, [0, 2, 1, 3]), [b, n, p, m, q])
 
 
 @tensors.constant_folding

@@ -199,10 +199,31 @@ def _litert_runner(content: bytes) -> Runner:
 def _to_onnx(function: Function) -> bytes:
     import tf2onnx
 
-    converted, _ = tf2onnx.convert.from_function(
-        function, function.input_signature, opset=OPSET
-    )
+    # Keras compiles convolutions of groups by XLA, as functions that ONNX does not have.
+    tf.config.run_functions_eagerly(True)
+    try:
+        converted, _ = tf2onnx.convert.from_function(
+            function, function.input_signature, opset=OPSET
+        )
+    finally:
+        tf.config.run_functions_eagerly(False)
+    _join_reshapes(converted.graph)
     return converted.SerializeToString()
+
+
+def _join_reshapes(graph: Any) -> None:
+    """Removes reshapes of which only reshapes read, as to maps of heads, [b, h, w, heads, c]."""
+    reshapes = {
+        node.output[0]: node for node in graph.node if node.op_type == "Reshape"
+    }
+    for node in reshapes.values():
+        while node.input[0] in reshapes:
+            node.input[0] = reshapes[node.input[0]].input[0]
+    read = {name for node in graph.node for name in node.input}
+    read |= {output.name for output in graph.output}
+    for name, node in reshapes.items():
+        if name not in read:
+            graph.node.remove(node)
 
 
 def _onnx_runner(content: bytes) -> Runner:
