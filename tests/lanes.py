@@ -10,6 +10,7 @@ from source_tree import ROOT
 # What the tests of a folder or file need besides, and the modules by which it is known to be installed.
 FILES = {
     "backend/engines_test.py": ("PyTorch", ["torch"]),
+    "backend/keras_ways_test.py": ("PyTorch", ["torch"]),
     "benchmarks": ("Apache Beam and PyTorch", ["apache_beam", "mnist1d", "torch"]),
     "experiments": ("Apache Beam and PyTorch", ["apache_beam", "mnist1d", "torch"]),
     "detection": ("TF Model Garden", ["official", "tf_keras"]),

@@ -13,6 +13,8 @@ from keras import name_scope, ops  # noqa: F401
 from keras.ops import *  # noqa: F403  abs, all, cast and most of the others
 from keras.tree import flatten, map_structure  # noqa: F401
 
+from lambdanet.errors import invalid
+
 Tensor: TypeAlias = Any
 DType: TypeAlias = Any
 Variable: TypeAlias = Any
@@ -193,8 +195,34 @@ def dtype_name(dtype: Any) -> str:
     return keras.backend.standardize_dtype(dtype)
 
 
+def is_symbolic(x: Any) -> bool:
+    """Returns whether `x` is a tensor, or a size that an export leaves open."""
+    if keras.config.backend() == "jax":
+        import jax.export
+
+        return ops.is_tensor(x) or jax.export.is_symbolic_dim(x)
+    import torch
+
+    return isinstance(x, torch.Tensor | torch.SymInt)
+
+
+def larger_size(a: Any, b: Any) -> Any:
+    """Returns the larger of two sizes, of which an export may leave one open."""
+    if keras.config.backend() == "jax":
+        import jax.core
+
+        return jax.core.max_dim(a, b)
+    return max(a, b)
+
+
 def check_at_most(x: Any, largest: int, message: str) -> None:
-    """No-op: all sizes are known when a function is compiled."""
+    """Rejects a size that an export leaves open: only TensorFlow can compare it when the function runs."""
+    raise invalid(
+        "the size of the map",
+        f"fixed by input_signature, in an export on {keras.config.backend()}",
+        str(x),
+        f"the exported function could not report {message!r}",
+    )
 
 
 def as_constant(compute: Callable[..., Tensor], *args: Any) -> np.ndarray:

@@ -42,8 +42,9 @@ expand_dims = tf.expand_dims
 eye = tf.eye
 flatten = tf.nest.flatten
 floor = tf.floor
-is_tensor = tf.is_tensor
+is_symbolic = is_tensor = tf.is_tensor
 l2_normalize = tf.math.l2_normalize
+larger_size = tf.maximum
 log1p = tf.math.log1p
 logsumexp = tf.reduce_logsumexp
 map_structure = tf.nest.map_structure

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes that may be unknown, tables that depend on sizes alone, padding, and precision."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,10 @@ product: Callable[[Iterable[Size]], Size] = math.prod
 
 
 def sizes(x: K.Tensor) -> list[Size]:
-    """Returns the shape of `x`, as integers where they are known and as scalar tensors where not."""
+    """Returns the shape of `x`, as integers where they are known.
+
+    Others are scalar tensors on TensorFlow; elsewhere symbols, with which an export of Keras traces a model.
+    """
     shape = [*x.shape]
     if None in shape:
         dynamic = K.unstack(K.shape(x))  # one operation; an index is four
@@ -39,6 +43,13 @@ def per_axis(
     return tuple(value)
 
 
+def largest(a: Size, b: Size) -> Size:
+    """Returns the larger of two sizes."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return K.larger_size(a, b)
+
+
 def ceil_div(size: Size, divisor: Size) -> Size:
     """Returns `size / divisor`, rounded up."""
     return -(-size // divisor)
@@ -53,8 +64,8 @@ def cache_by_size(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
     """Decorates a function of sizes, whose result for known sizes is computed once, as a NumPy array.
 
     In a graph it is then a constant instead of a dozen operations, which take most of the time of tracing.
-    Arguments are hashable: numbers, and tuples and frozen dataclasses of them. With a tensor among them, the
-    result is a tensor.
+    Arguments are hashable: numbers, and tuples and frozen dataclasses of them. With a tensor or an open size
+    of an export among them, the result is a tensor.
     """
 
     @functools.lru_cache(maxsize=1024)
@@ -63,11 +74,7 @@ def cache_by_size(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
 
     @functools.wraps(compute)
     def compute_or_look_up(*args: Any) -> Any:
-        try:
-            hash(args)
-        except TypeError:  # a tensor has no hash
-            return compute(*args)
-        return compute_once(*args)
+        return compute(*args) if _has_symbol(args) else compute_once(*args)
 
     return compute_or_look_up
 
@@ -81,7 +88,7 @@ def constant_folding(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
 
     @functools.wraps(compute)
     def fold_or_compute(table: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(table, np.ndarray) and not _has_tensor(args):
+        if isinstance(table, np.ndarray) and not _has_symbol(args):
             return K.as_constant(functools.partial(compute, **kwargs), table, *args)
         return compute(table, *args, **kwargs)
 
@@ -108,7 +115,7 @@ def pad(x: K.Tensor, axis: int, before: Size, after: Size) -> K.Tensor:
     """
     if all(isinstance(n, int) and n == 0 for n in (before, after)):
         return x
-    after_positive = K.maximum(after, 0) if K.is_tensor(after) else max(after, 0)
+    after_positive = largest(after, 0)
     paddings = [[0, 0] for _ in x.shape]
     paddings[axis] = [before, after_positive]
     size = before + sizes(x)[axis] + after
@@ -122,10 +129,12 @@ def at_least_float32(x: K.Tensor) -> K.Tensor:
     )
 
 
-def _has_tensor(args: Sequence[Any]) -> bool:
-    """Whether an argument, or a field of one, is a tensor, which has no hash."""
-    try:
-        hash(tuple(arg for arg in K.flatten(args) if not isinstance(arg, np.ndarray)))
-    except TypeError:
-        return True
+def _has_symbol(args: Sequence[Any]) -> bool:
+    """Whether an argument, or a field of one, is a tensor or a size that an export leaves open."""
+    for arg in K.flatten(args):
+        if dataclasses.is_dataclass(arg):
+            if _has_symbol([*vars(arg).values()]):
+                return True
+        elif K.is_symbolic(arg):
+            return True
     return False

@@ -152,7 +152,7 @@ class _MapAttention(Attention):
             if isinstance(size, int) and size > largest:
                 accepted = f"at most {largest}, that of map_size={self.map_size} in {type(self).__name__}"
                 raise invalid(f"the {name} of the map", accepted, size, OF_ZOO)
-            if K.is_tensor(size):
+            if not isinstance(size, int):
                 K.check_at_most(
                     size, largest, f"the map's {name} is larger than in map_size"
                 )

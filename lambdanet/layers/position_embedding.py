@@ -310,7 +310,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         extents = []
         for number, r in enumerate(scopes):
             last_query = (term.query_size[number] - 1) * axes[number].query_strides
-            extent = _largest(term.context_size[number], last_query + 1)
+            extent = tensors.largest(term.context_size[number], last_query + 1)
             extents.append(extent)
             if r is None:
                 is_causal = number == self.causal_axis
@@ -327,7 +327,7 @@ class RelativePositionEmbedding(PositionEmbedding):
                     tuple(extents),
                     f"resize='interpolate' allows any size; {OF_ZOO}",
                 )
-            if K.is_tensor(extent):
+            if not isinstance(extent, int):
                 K.check_at_most(
                     extent, size, "the map is larger than the position table"
                 )
@@ -382,7 +382,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
                     f"at most {size}, those of the table",
                     positions,
                 )
-            if K.is_tensor(positions):
+            if not isinstance(positions, int):
                 K.check_at_most(
                     positions, size, f"more {kind} positions than the table has"
                 )
@@ -424,7 +424,3 @@ def _first_pairs(table: K.Tensor, n: tensors.Size, m: tensors.Size) -> K.Tensor:
     return K.reshape(
         K.transpose(K.convert_to_tensor(table)[:n, :m], [0, 2, 1, 3]), [n, k, m * u]
     )
-
-
-def _largest(a: tensors.Size, b: tensors.Size) -> tensors.Size:
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else K.maximum(a, b)

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from lambdanet import backend as K
-from lambdanet.backend.tensors import Size, ceil_div, pad, product, sizes
+from lambdanet.backend.tensors import Size, ceil_div, largest, pad, product, sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Windows:
         """Returns the windows of TensorFlow's padding "SAME", with equal padding before and after the map."""
         count = ceil_div(size, strides)
         padding = (count - 1) * strides + length - size
-        padding = K.maximum(padding, 0) if K.is_tensor(padding) else max(padding, 0)
+        padding = largest(padding, 0)
         return cls(count, -(padding // 2), size, length, strides)
 
     def window_sizes(self) -> K.Tensor:

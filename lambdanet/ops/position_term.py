@@ -179,7 +179,7 @@ class PositionTerm:
         *_, v, u = self.values.shape
         known_scope = _is_known(self.scope)
         return Sizes(
-            b,
+            b if isinstance(b, int) else None,
             _numbers(self.query_size),
             _numbers(self.context_size),
             _numbers(self.scope),

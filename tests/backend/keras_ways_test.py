@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras's own ways to export and adapt models: what docs/results/keras_ways.csv says works, does."""
+
+import csv
+import subprocess
+
+import pytest
+from helpers import ENGINES, ROOT, program
+
+pytestmark = [pytest.mark.engines, pytest.mark.slow]
+
+with (ROOT / "docs" / "results" / "keras_ways.csv").open(encoding="utf-8") as lines:
+    RECORDED = [tuple(row) for row in csv.reader(lines)][1:]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ways_of_keras_work_as_recorded(engine, monkeypatch):
+    """Those that need a package that is not installed are not tried."""
+    for name, value in ENGINES[engine].items():
+        monkeypatch.setenv(name, value)
+    shown = subprocess.run(
+        **program("keras_ways.py"), capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 0, shown.stderr
+    found = [tuple(row) for row in csv.reader(shown.stdout.splitlines())]
+    tried = {way for way, *_ in found}
+    assert found
+    assert found == [row for row in RECORDED if row[0] in tried and row[1] == engine]
