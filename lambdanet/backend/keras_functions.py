@@ -4,6 +4,7 @@
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import keras
@@ -111,6 +112,16 @@ def softmax_cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
     return ops.categorical_crossentropy(targets, logits, from_logits=True)
 
 
+def take(x: Tensor, indices: Any, axis: int) -> Tensor:
+    """Like `keras.ops.take` for indices from 0, which torch cannot export to ONNX."""
+    if keras.config.backend() != "torch":
+        return ops.take(x, indices, axis)
+    indices = ops.convert_to_tensor(indices)
+    rows = x.index_select(axis, ops.reshape(indices, [-1]))
+    shape = [*x.shape]
+    return ops.reshape(rows, [*shape[:axis], *indices.shape, *shape[axis + 1 :]])
+
+
 def max_pool(x: Tensor, size: int, strides: int, padding: str) -> Tensor:
     return ops.max_pool(x, size, strides, padding.lower(), "channels_last")
 
@@ -127,6 +138,29 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         return outputs, gradient
 
     return ops.custom_gradient(run)
+
+
+def associative_scan(
+    merge: Callable[..., tuple[Tensor, ...]], elements: tuple[Tensor, ...], axis: int
+) -> tuple[Tensor, ...]:
+    """Like `keras.ops.associative_scan`, whose assignments to slices torch loses in an export to ONNX."""
+    if not _is_traced_by_torch():
+        return ops.associative_scan(merge, elements, axis=axis)
+    count = int(elements[0].shape[axis])
+    distance = 1
+    sums = elements
+    while (
+        distance < count
+    ):  # each sum is over `distance` positions, or all from the first on
+        earlier = tuple(x.narrow(axis, 0, count - distance) for x in sums)
+        later = tuple(x.narrow(axis, distance, count - distance) for x in sums)
+        merged = merge(earlier, later)
+        sums = tuple(
+            ops.concatenate([x.narrow(axis, 0, distance), both], axis)
+            for x, both in zip(sums, merged, strict=True)
+        )
+        distance *= 2
+    return sums
 
 
 def batch_norm(
@@ -195,6 +229,28 @@ def dtype_name(dtype: Any) -> str:
     return keras.backend.standardize_dtype(dtype)
 
 
+def static_sizes(shape: Sequence[Any], has_batch: bool = True) -> list[Any]:
+    """Returns a shape with integers where the export to ONNX by torch has tensors.
+
+    Args:
+      shape: the shape of a tensor.
+      has_batch: whether its first axis is the batch, whose size the export leaves open.
+    """
+    static = [*shape]
+    if _is_traced_by_torch():
+        first = int(has_batch)
+        static[first:] = [int(size) for size in static[first:]]
+    return static
+
+
+def _is_traced_by_torch() -> bool:
+    if keras.config.backend() != "torch":
+        return False
+    import torch
+
+    return torch.jit.is_tracing()
+
+
 def is_symbolic(x: Any) -> bool:
     """Returns whether `x` is a tensor, or a size that an export leaves open."""
     if keras.config.backend() == "jax":
@@ -233,7 +289,9 @@ def as_constant(compute: Callable[..., Tensor], *args: Any) -> np.ndarray:
         # One compilation, instead of one for each operation.
         with jax.core.eval_context():
             return ops.convert_to_numpy(jax.jit(lambda: compute(*args))())
-    return ops.convert_to_numpy(compute(*args))
+    # Torch traces one thread.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: ops.convert_to_numpy(compute(*args))).result()
 
 
 def constant_of(variable: Variable) -> Any:

@@ -175,6 +175,11 @@ def dtype_name(dtype: Any) -> str:
     return tf.as_dtype(dtype).name
 
 
+def static_sizes(shape: tf.TensorShape, has_batch: bool = True) -> list[Any]:
+    """Returns a shape: on TensorFlow, its sizes are integers, and None where they are not known."""
+    return [*shape]
+
+
 def as_constant(compute: Callable[..., tf.Tensor], *args: Any) -> Any:
     """Returns the value of `compute(*args)` as a NumPy array, also while a function is traced."""
     with tf.init_scope(), tf.device("CPU"):

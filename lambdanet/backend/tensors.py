@@ -17,12 +17,13 @@ PerAxis: TypeAlias = "int | Sequence[int]"  # one number for all axes, or one fo
 product: Callable[[Iterable[Size]], Size] = math.prod
 
 
-def sizes(x: K.Tensor) -> list[Size]:
+def sizes(x: K.Tensor, has_batch: bool = True) -> list[Size]:
     """Returns the shape of `x`, as integers where they are known.
 
     Others are scalar tensors on TensorFlow; elsewhere symbols, with which an export of Keras traces a model.
+    `has_batch` is false for a table, whose first axis is not the batch.
     """
-    shape = [*x.shape]
+    shape = K.static_sizes(x.shape, has_batch)
     if None in shape:
         dynamic = K.unstack(K.shape(x))  # one operation; an index is four
         shape = [dynamic[i] if size is None else size for i, size in enumerate(shape)]

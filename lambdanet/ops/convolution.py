@@ -120,7 +120,7 @@ def _correlate(
     """Runs a convolution so that output i is centered on position `strides * i`, for every query."""
     axes = term.geometry.along(len(term.query_size))
     for number, (n, axis) in enumerate(zip(term.query_size, axes, strict=True)):
-        halo = kernel.shape[number] // 2 * axis.dilation
+        halo = term.scope[number] // 2 * axis.dilation
         images = tensors.pad(
             images,
             number + 1,

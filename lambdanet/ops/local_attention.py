@@ -62,7 +62,7 @@ class LocalGeometry:
     ) -> list[tuple[BlockAxis, Size, int]]:
         """Returns the arguments of `visibility` for height and width; arguments as in `attend_by_head`."""
         map_size = sizes(keys)[1:3]
-        reaches = [table.shape[0] // 2 for table in tables]
+        reaches = [sizes(table, has_batch=False)[0] // 2 for table in tables]
         axes = map(self.axis, sizes(queries)[1:3], map_size)
         return list(zip(axes, map_size, reaches, strict=True))
 

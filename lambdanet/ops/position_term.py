@@ -170,13 +170,13 @@ class PositionTerm:
     @functools.cached_property
     def scope(self) -> list[Size]:
         """The length of the table along each axis."""
-        return sizes(self.table)[:-2]
+        return sizes(self.table, has_batch=False)[:-2]
 
     @property
     def sizes(self) -> Sizes:
         """The sizes as numbers."""
-        b, *_, h, k = self.queries.shape
-        *_, v, u = self.values.shape
+        b, *_, h, k = K.static_sizes(self.queries.shape)
+        *_, v, u = K.static_sizes(self.values.shape)
         known_scope = _is_known(self.scope)
         return Sizes(
             b if isinstance(b, int) else None,

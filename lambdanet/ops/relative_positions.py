@@ -92,7 +92,7 @@ def expand_table(
     """
     rank = len(axes)
     pools = [axis.pool_size for axis in axes]
-    *scope, k, u = [*tensors.sizes(table), 1][: rank + 2]
+    *scope, k, u = [*tensors.sizes(table, has_batch=False), 1][: rank + 2]
     # From the last axis to the first: [..., r, p, q] -> [..., n * p, m * q], where p ends in k and q in u.
     p = k
     q = u
@@ -129,7 +129,7 @@ def complete_causal_table(
     Returns:
       [..., 2 r - 1, ..., k, u].
     """
-    zeros = tensors.sizes(table)[axis] - 1
+    zeros = tensors.sizes(table, has_batch=False)[axis] - 1
     if has_past:
         return tensors.pad(table, axis, zeros, 0)
     return tensors.pad(table, axis, 0, zeros)

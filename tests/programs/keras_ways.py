@@ -68,8 +68,8 @@ def layers_of_any_size() -> keras.Model:
 def sequence_model() -> keras.Model:
     inputs = keras.Input([12, 8])
     x = lambdanet.LambdaLayer(8, scope=5, name="mixer")(inputs)
-    causal = lambdanet.LambdaLayer(8, scope=5, use_batch_norm=False)
-    return keras.Model(inputs, layers.Dense(4)(causal(x, mask="causal")))
+    x = lambdanet.LambdaLayer(8, scope=5, causal=True)(x)
+    return keras.Model(inputs, layers.Dense(4)(x))
 
 
 # Models of Keras alone -> models with our layers.
@@ -111,12 +111,99 @@ def saved_model(model: keras.Model, folder: Path) -> None:
         assert_equal(loaded.serve(x), predict(model, x))
 
 
+def onnx(model: keras.Model, folder: Path) -> None:
+    import onnxruntime
+
+    path = str(folder / "model.onnx")
+    model.export(path, format="onnx", verbose=False)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for batch in (1, 3):
+        x = arrays(model, batch)
+        (found,) = session.run(None, {session.get_inputs()[0].name: x})
+        assert_equal(found, predict(model, x))
+
+
+def torch_program(model: keras.Model, folder: Path) -> None:
+    import torch
+
+    for name, dynamic_shapes, batch in (
+        ("one.pt2", None, 1),
+        ("any.pt2", {0: torch.export.Dim("batch", min=1, max=64)}, 3),
+    ):
+        model.export(
+            folder / name, format="torch", verbose=False, dynamic_shapes=dynamic_shapes
+        )
+        x = arrays(model, batch)
+        found = torch.export.load(folder / name).module()(torch.tensor(x))
+        assert_equal(found.detach().numpy(), predict(model, x))
+
+
+def litert(model: keras.Model, folder: Path) -> None:
+    from ai_edge_litert.interpreter import Interpreter
+
+    path = str(folder / "model.tflite")
+    x = arrays(model, 1)
+    signature = [keras.InputSpec(shape=x.shape, dtype="float32")]
+    model.export(path, format="litert", verbose=False, input_signature=signature)
+    interpreter = Interpreter(path)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
+    interpreter.invoke()
+    output = interpreter.get_output_details()[0]["index"]
+    assert_equal(interpreter.get_tensor(output), predict(model, x))
+
+
+def quantize(model: keras.Model, folder: Path) -> None:
+    x = arrays(model, 3)
+    expected = predict(model, x)
+    model.quantize("int8")
+    for layer in model._flatten_layers():
+        if isinstance(layer, layers.Dense):
+            assert layer.quantization_mode == "int8", layer.name
+    found = predict(model, x)
+    assert_equal(found, expected, 0.2)
+    assert np.abs(found - expected).max() > 0
+
+
+def stateless_call(model: keras.Model, folder: Path) -> None:
+    x = arrays(model, 3)
+    outputs, _ = model.stateless_call(
+        [variable.value for variable in model.trainable_variables],
+        [variable.value for variable in model.non_trainable_variables],
+        x,
+    )
+    assert_equal(keras.ops.convert_to_numpy(outputs), predict(model, x))
+
+
+def clone_model(model: keras.Model, folder: Path) -> None:
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    x = arrays(model, 3)
+    assert_equal(predict(clone, x), predict(model, x))
+
+
 # Name -> what is tried, and the packages that each backend needs for it.
 WAYS: dict[str, tuple[Callable[[keras.Model, Path], None], dict[str, list[str]]]] = {
     'export(format="tf_saved_model")': (
         saved_model,
         {"jax": ["tensorflow"], "torch": ["torch_xla"]},
     ),
+    'export(format="onnx")': (
+        onnx,
+        {
+            "tensorflow": ["tf2onnx", "onnxruntime"],
+            "jax": ["jax2onnx", "onnxruntime"],
+            "torch": ["onnx", "onnxruntime"],
+        },
+    ),
+    'export(format="litert")': (
+        litert,
+        {"tensorflow": ["ai_edge_litert"], "torch": ["litert_torch", "ai_edge_litert"]},
+    ),
+    'export(format="torch")': (torch_program, {}),
+    'quantize("int8")': (quantize, {}),
+    "stateless_call": (stateless_call, {}),
+    "clone_model": (clone_model, {}),
 }
 
 
