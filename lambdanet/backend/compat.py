@@ -71,6 +71,12 @@ class Dense(keras.layers.Dense):
         outputs = matmul(inputs, self.kernel)
         return self.activation(outputs if self.bias is None else outputs + self.bias)
 
+    def quantize(
+        self, mode: Any = None, type_check: bool = True, config: Any = None
+    ) -> None:
+        """Quantizes the kernel, as `keras.layers.Dense` does; that one refuses subclasses."""
+        super().quantize(mode, type_check=False, config=config)
+
 
 @keras.saving.register_keras_serializable(package="lambdanet")
 class RandomNormal(keras.initializers.RandomNormal):

@@ -34,6 +34,21 @@ class Layer(compat.BaseLayer):
         copy.set_weights(self.get_weights())
         return copy
 
+    def get_build_config(self) -> dict[str, Any] | None:
+        """Returns what `build_from_config` needs, which includes how `quantize` has changed each part."""
+        config = super().get_build_config()
+        parts = {part.name: _quantization(part) for part in compat.sublayers(self)}
+        quantized = {name: mode for name, mode in parts.items() if mode}
+        return {**config, "quantized": quantized} if config and quantized else config
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        """Builds the layer, with parts that are quantized as those of the layer that was saved."""
+        super().build_from_config(config)
+        quantized = config.get("quantized", {})
+        for part in compat.sublayers(self):
+            if part.name in quantized:
+                part.quantize(quantized[part.name])
+
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of `__init__`, also of base classes, from the attributes of their names.
 
@@ -99,7 +114,7 @@ def check_plain(layer: keras.layers.Layer, action: str) -> None:
     `InputError` names the first such part, and the action that needs plain weights.
     """
     for part in compat.sublayers(layer):
-        change = getattr(part, "quantization_mode", None)
+        change = _quantization(part)
         if getattr(part, "lora_enabled", False):
             change = "LoRA"
         if change:
@@ -164,6 +179,11 @@ def build_projection(
         name=name,
     )
     return build_sublayer(dense, [None, None, None, channels])
+
+
+def _quantization(part: keras.layers.Layer) -> str | None:
+    """The mode in which a layer is quantized; None: in none."""
+    return getattr(part, "quantization_mode", None)
 
 
 def _check_call(layer: Layer, arguments: Sequence[Any]) -> None:

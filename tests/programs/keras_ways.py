@@ -163,6 +163,9 @@ def quantize(model: keras.Model, folder: Path) -> None:
     found = predict(model, x)
     assert_equal(found, expected, 0.2)
     assert np.abs(found - expected).max() > 0
+    model.save(folder / "int8.keras")
+    loaded = keras.models.load_model(folder / "int8.keras")
+    assert_equal(predict(loaded, x), found)
 
 
 def stateless_call(model: keras.Model, folder: Path) -> None:
