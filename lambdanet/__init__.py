@@ -44,6 +44,10 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.models.inference import for_inference as for_inference
     from lambdanet.models.names import list_models as list_models
     from lambdanet.models.preprocessing import preprocess_for as preprocess_for
+    from lambdanet.models.sequences import (
+        create_sequence_model as create_sequence_model,
+    )
+    from lambdanet.models.streaming import streaming_model as streaming_model
     from lambdanet.models.weights.layer_rules import convert_layer as convert_layer
     from lambdanet.models.zoo import create_model as create_model
     from lambdanet.models.zoo import model_info as model_info
@@ -78,6 +82,8 @@ _EXPORTS = {
     "lambdanet.models.inference": ("for_inference",),
     "lambdanet.models.names": ("list_models",),
     "lambdanet.models.preprocessing": ("preprocess_for",),
+    "lambdanet.models.sequences": ("create_sequence_model",),
+    "lambdanet.models.streaming": ("streaming_model",),
     "lambdanet.models.as_tf_keras": ("as_tf_keras",),
     "lambdanet.models.weights.layer_rules": ("convert_layer",),
     "lambdanet.models.zoo": ("create_model", "model_info"),

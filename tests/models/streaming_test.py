@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streaming models equal the whole model, also exported; networks for sequences have the published sizes."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+from naive_layers import images, randomize
+
+import lambdanet
+from lambdanet.errors import InputError
+from lambdanet.models.weights import weight_files
+
+
+def network(pooled=True):
+    """A causal network of every kind of layer that can stream; strides of 4."""
+    inputs = keras.Input([None, 6])
+    x = keras.layers.Conv1D(8, 3, dilation_rate=2, padding="causal")(inputs)
+    x = keras.layers.BatchNormalization()(x)
+    x = keras.layers.ReLU()(x)
+    x = keras.layers.ZeroPadding1D((1, 0))(x)
+    x = keras.layers.MaxPooling1D(3, 2)(x)
+    y = lambdanet.LambdaLayer(8, scope=5, causal=True)(x)
+    y = keras.layers.Dropout(0.1)(y)
+    x = keras.layers.Concatenate()([x, y])
+    x = keras.layers.LayerNormalization()(x)
+    x = keras.layers.Conv1D(12, 3, strides=2, padding="causal")(x)
+    x = lambdanet.LambdaLayer(12, scope=9, causal=True, multi_head=True)(x)
+    x = keras.layers.ZeroPadding1D((2, 0))(x)
+    x = keras.layers.AveragePooling1D(3, 1)(x)
+    if pooled:
+        x = keras.layers.GlobalAveragePooling1D()(x)
+    model = keras.Model(inputs, keras.layers.Dense(5)(x))
+    randomize(model)
+    return model
+
+
+X = images(2, 32, 6).astype("float32")
+
+
+def steps_of(stream, x, chunk_size):
+    state = stream.initial_state(len(x))
+    outputs = []
+    for start in range(0, x.shape[1], chunk_size):
+        y, state = stream.step(x[:, start : start + chunk_size], state)
+        outputs.append(y)
+    return outputs
+
+
+@pytest.mark.parametrize("chunk_size", [None, 8])
+def test_chunks_equal_the_whole_model(chunk_size, tmp_path):
+    length = chunk_size or 4
+    model = network(pooled=False)
+    outputs = np.concatenate(
+        steps_of(lambdanet.streaming_model(model, chunk_size), X, length), axis=1
+    )
+    expected = model(X)
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(outputs, expected, atol=1e-5 * scale)
+    # An average is that of all positions so far.
+    model = network()
+    stream = lambdanet.streaming_model(model, chunk_size)
+    stream.save(tmp_path / "stream.keras")
+    loaded = keras.models.load_model(tmp_path / "stream.keras")
+    for number, (y, same) in enumerate(
+        zip(steps_of(stream, X, length), steps_of(loaded, X, length), strict=True), 1
+    ):
+        expected = model(X[:, : number * length])
+        np.testing.assert_allclose(y, expected, atol=1e-5 * np.abs(expected).max())
+        np.testing.assert_array_equal(same, y)
+
+
+def test_exported_streams_equal_the_model(tmp_path):
+    """SavedModel and LiteRT, with the state in and out."""
+    model = network()
+    stream = lambdanet.streaming_model(model)
+    stream.export(tmp_path / "stream", verbose=False)
+    saved = tf.saved_model.load(tmp_path / "stream")
+    stream.export(tmp_path / "stream.tflite", format="litert", verbose=False)
+    interpreter = Interpreter(str(tmp_path / "stream.tflite"))
+    runner = interpreter.get_signature_runner()
+    expected = model(X[:1])
+    for run in (saved.serve, lambda inputs: runner(**inputs)):
+        state = stream.initial_state(1)
+        for start in range(0, 32, 4):
+            results = dict(run({"inputs": X[:1, start : start + 4], **state}))
+            y = results.pop("outputs")
+            state = results
+        np.testing.assert_allclose(y, expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_video_streams_frame_by_frame():
+    inputs = keras.Input([None, 4, 3, 6])
+    layer = lambdanet.LambdaLayer(8, scope=(3, 5, 5), causal="time")
+    model = keras.Model(inputs, keras.layers.ReLU()(layer(inputs)))
+    randomize(model)
+    x = images(2, 5, 4, 3, 6).astype("float32")
+    outputs = np.concatenate(steps_of(lambdanet.streaming_model(model), x, 1), axis=1)
+    np.testing.assert_allclose(outputs, model(x), rtol=1e-4, atol=1e-4)
+
+
+INPUTS = keras.Input([None, 6])
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([keras.layers.Conv1D(8, 3, name="c")], r"layer 'c' \(Conv1D\) cannot stream"),
+        (
+            [keras.layers.Conv1D(8, 3, padding="same")],
+            r"ZeroPadding1D\(\(2, 0\)\) before it",
+        ),
+        ([keras.layers.AveragePooling1D(3, 1)], "sees later positions"),
+        ([keras.layers.ZeroPadding1D(1)], "adds positions at the end"),
+        (
+            [keras.layers.ZeroPadding1D((1, 0)), keras.layers.ReLU()],
+            "after ZeroPadding1D, only a window can",
+        ),
+        ([keras.layers.ZeroPadding1D((1, 0))], "no window after it"),
+        ([keras.layers.Bidirectional(keras.layers.GRU(3))], "may see other positions"),
+        ([keras.layers.LayerNormalization(axis=1)], "may see other positions"),
+        ([lambdanet.LambdaLayer(8)], "is not causal along the first axis"),
+        ([lambdanet.LambdaLayer(8, causal=True, scope=None)], "scope must be a number"),
+    ],
+)
+def test_models_that_cannot_stream(layers, message):
+    x = keras.Input([12, 6])
+    model = keras.Sequential([x, *layers])
+    with pytest.raises(InputError, match=message):
+        lambdanet.streaming_model(model)
+
+
+def test_other_chunks_and_models_of_code_are_refused():
+    with pytest.raises(
+        InputError, match="^chunk_size must be a multiple of 4, .*got 6"
+    ):
+        lambdanet.streaming_model(network(), 6)
+    layer = lambdanet.LambdaLayer(6, num_heads=2, causal=True)
+    shared = keras.Model(INPUTS, layer(layer(INPUTS)))
+    with pytest.raises(InputError, match="cannot stream: it is called twice"):
+        lambdanet.streaming_model(shared)
+    with pytest.raises(
+        InputError, match="batch_size must be a positive integer, got 0"
+    ):
+        lambdanet.streaming_model(network()).initial_state(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "trunk", "whole"),
+    [
+        # Tura et al. 2021, in thousands: 89 and 270.
+        ("lambda_resnet18_1d", 85_288, 87_423),
+        ("lambda_resnet18_1d_2x", 262_864, 267_099),
+    ],
+)
+def test_sequence_networks_have_the_published_sizes(name, trunk, whole):
+    def count(name, num_classes):
+        model = lambdanet.create_sequence_model(name, num_classes)
+        return sum(np.prod(weight.shape) for weight in model.trainable_weights)
+
+    for variant in (name, f"{name}_causal"):
+        assert count(variant, 0) == trunk
+        assert count(variant, 35) == whole
+
+
+def test_weights_of_a_sequence_network_are_loaded(tmp_path):
+    name = "lambda_resnet18_1d_causal"
+    model = lambdanet.create_sequence_model(name, 10, in_channels=1)
+    weight_files.save(model, tmp_path / "mine.safetensors")
+    other = lambdanet.create_sequence_model(
+        name, 10, in_channels=1, weights=tmp_path / "mine.safetensors"
+    )
+    for one, same in zip(model.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(one, same)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "lambda_resnet_1d"}, "did you mean lambda_resnet18_1d"),
+        ({"num_classes": -1}, "num_classes must be"),
+        ({"weights": "mine.safetensors"}, "No such file"),
+        ({"dropout_rate": 1}, r"dropout_rate must be in \[0, 1\)"),
+    ],
+)
+def test_sequence_networks_that_are_refused(arguments, message):
+    arguments = {"name": "lambda_resnet18_1d_causal", **arguments}
+    with pytest.raises(InputError, match=message):
+        lambdanet.create_sequence_model(**arguments)
