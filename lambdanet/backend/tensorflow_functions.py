@@ -61,7 +61,6 @@ ones_like = tf.ones_like
 pad = tf.pad
 relu = tf.nn.relu
 repeat = tf.repeat
-reshape = tf.reshape
 rsqrt = tf.math.rsqrt
 shape = tf.shape
 sigmoid = tf.sigmoid
@@ -79,6 +78,16 @@ unstack = tf.unstack
 where = tf.where
 zeros = tf.zeros
 zeros_like = tf.zeros_like
+
+
+def reshape(x: tf.Tensor, shape: Any) -> tf.Tensor:
+    """`tf.reshape`, where one unknown size among known ones, such as the batch, makes no operations."""
+    if isinstance(shape, list):
+        unknown = [number for number, size in enumerate(shape) if tf.is_tensor(size)]
+        if len(unknown) == 1 and -1 not in [x for x in shape if isinstance(x, int)]:
+            shape = [*shape]
+            shape[unknown[0]] = -1
+    return tf.reshape(x, shape)
 
 
 def associative_scan(

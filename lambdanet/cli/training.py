@@ -208,6 +208,7 @@ def export(
     model: ModelName | None = None,
     weights: str | None = None,
     class_names: File | None = None,
+    opset: int | None = None,
 ) -> None:
     """Writes a trained model as a SavedModel that takes raw pictures, or for LiteRT or ONNX.
 
@@ -219,10 +220,13 @@ def export(
       weights: for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a
         folder of `lambdanet convert`.
       class_names: for --model: the class names, one per line (default: ImageNet's).
+      opset: for --format=onnx: the version of its operators, from 14 to 18 (default: 17).
     """
     if bool(model_dir) == bool(model and weights):
         raise InputError("`export` needs either --model_dir, or --model and --weights")
     check_known("format", format, FORMATS)
+    if opset is not None and format != "onnx":
+        raise InputError(f"--opset is for --format=onnx, got {opset} for {format}")
     if model:
         from lambdanet.models.names import check_model
 
@@ -233,7 +237,7 @@ def export(
     # Which needs the dependencies of training.
     module = "export" if is_saved_model else "export_runtimes"
     exporter = importlib.import_module(f"lambdanet.training.serving.{module}")
-    options = {} if is_saved_model else {"format": format}
+    options = {} if is_saved_model else {"format": format, "opset": opset}
     if model_dir:
         exporter.export(model_dir, out, data_dir, **options)
     else:

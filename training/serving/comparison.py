@@ -19,9 +19,10 @@ from lambdanet.training.data.sources import Shard
 from lambdanet.training.run import model_dir as model_dirs
 
 NUM_PICTURES = 64  # to compare the models on
+BATCHES = (1, 2, 7)  # the numbers of pictures at a time, in turn
 NUM_PARTS = 8  # parts of the evaluation split to take them from
 
-# uint8 [1, h, w, 3] -> "logits" and "probabilities", [1, num_classes].
+# uint8 [b, h, w, 3] -> "logits" and "probabilities", [b, num_classes].
 Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
@@ -111,22 +112,25 @@ def random_pictures(input_size: int) -> Pictures:
 
 
 def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Parity:
-    """Compares the outputs of a classifier with those of its converted form.
+    """Compares the outputs of a classifier with those of its converted form, in batches of several sizes.
 
     Args:
-      classify: uint8 images [1, h, w, 3] -> "logits" and "probabilities", tensors [1, num_classes].
+      classify: uint8 images [b, h, w, 3] -> "logits" and "probabilities", tensors [b, num_classes].
       run: the converted form.
       pictures: the pictures to compare on.
     """
     rows = []
-    for image in tqdm(
-        pictures.images[:, np.newaxis],
-        "comparing with Keras",
+    ends = np.cumsum(BATCHES * (1 + len(pictures.images) // sum(BATCHES)))
+    batches = np.split(pictures.images, ends[ends < len(pictures.images)])
+    progress = tqdm(
+        total=len(pictures.images),
+        desc="comparing with Keras",
         disable=None,
         leave=False,
-    ):
-        expected = classify(tf.constant(image))
-        found = run(image)
+    )
+    for images in batches:
+        expected = classify(tf.constant(images))
+        found = run(images)
         rows.append(
             [
                 expected["logits"],
@@ -135,6 +139,8 @@ def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Pa
                 found["probabilities"],
             ]
         )
+        progress.update(len(images))
+    progress.close()
     logits, found_logits, probabilities, found_probabilities = map(
         np.concatenate, zip(*rows, strict=True)
     )

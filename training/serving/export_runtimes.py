@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from lambdanet import files
 from lambdanet.backend import device, keras
-from lambdanet.errors import InputError, check_known, one_line
+from lambdanet.errors import InputError, check_known, invalid, one_line
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.class_names import write_names
 from lambdanet.training.run.model_dir import load_recipe
@@ -28,6 +28,7 @@ CLASSES = "class_names.txt"
 # Largest difference of float32 logits, relative to their standard deviation.
 TOLERANCE = 1e-3
 OPSET = 17  # of ONNX
+OPSETS = range(14, 19)  # that tf2onnx writes
 
 Function = Any  # the result of `tf.function`
 
@@ -37,6 +38,7 @@ def export(
     out: str | Path,
     data_dir: str | None = None,
     format: str = "litert",
+    opset: int | None = None,
 ) -> Parity:
     """Exports the model trained in `model_dir` with `write`, and returns its comparison with Keras.
 
@@ -47,6 +49,7 @@ def export(
       model_dir, out: as in `serving.export.export`.
       data_dir: the `data_dir` of training, the default. An explicit folder must have the pictures.
       format: a key of `FORMATS`.
+      opset: as in `write`.
 
     Raises:
       InputError: as `serving.export.export` and `write`, or `data_dir` lacks the pictures.
@@ -54,10 +57,11 @@ def export(
     Example:
       >>> export("runs/digits", "exported/digits_litert").logit_difference
     """
+    _check_opset(format, opset)
     files.check_output_dir(out)
     trained = trained_weights.load_run(model_dir, data_dir)
     pictures = comparison.find_pictures(model_dir, load_recipe(model_dir), data_dir)
-    return _export(trained, out, format, pictures)
+    return _export(trained, out, format, opset, pictures)
 
 
 def export_weights(
@@ -66,26 +70,34 @@ def export_weights(
     out: str | Path,
     class_names: str | Path | None = None,
     format: str = "litert",
+    opset: int | None = None,
 ) -> Parity:
     """Exports a model of the zoo, and returns its comparison with Keras on random pictures.
 
-    The arguments and errors are those of `serving.export.export_weights`, and `format` a key of `FORMATS`.
+    The arguments and errors are those of `serving.export.export_weights`, `format` a key of `FORMATS`, and
+    `opset` as in `write`.
 
     Example:
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported", format="onnx").num_equal
     """
+    _check_opset(format, opset)
     files.check_output_dir(out)
     trained = trained_weights.build_classifier(model_name, weights, class_names)
     return _export(
         trained,
         out,
         format,
+        opset,
         comparison.random_pictures(trained.preprocessing.input_size),
     )
 
 
 def _export(
-    trained: TrainedModel, out: str | Path, format: str, pictures: Pictures
+    trained: TrainedModel,
+    out: str | Path,
+    format: str,
+    opset: int | None,
+    pictures: Pictures,
 ) -> Parity:
     """Writes the folder of a converted model, completely or not at all, and prints the comparison."""
     model = in_float32(trained.model)
@@ -93,7 +105,15 @@ def _export(
     names = trained.class_names
     with files.atomic_dir(files.absolute(out)) as partial:
         parity = write(
-            model, partial, pre.input_size, pre.mean, pre.std, names, format, pictures
+            model,
+            partial,
+            pre.input_size,
+            pre.mean,
+            pre.std,
+            names,
+            format,
+            pictures,
+            opset,
         )
     print(f"exported {trained} to {Path(out, FORMATS[format].file)}")
     print(parity)
@@ -109,11 +129,12 @@ def write(
     class_names: Sequence[str],
     format: str = "litert",
     pictures: Pictures | None = None,
+    opset: int | None = None,
 ) -> Parity:
     """Converts a model, writes it with `class_names.txt`, and returns its comparison with Keras.
 
-    The converted model takes `images`, uint8 RGB [1, input_size, input_size, 3], already cropped and resized,
-    and returns `logits` and `probabilities`, float32 [1, num_classes].
+    The converted model takes `images`, uint8 RGB [b, input_size, input_size, 3] of any number, already
+    cropped and resized, and returns `logits` and `probabilities`, float32 [b, num_classes].
 
     Args:
       model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
@@ -122,12 +143,14 @@ def write(
       format: "litert"; "litert_int8", a quarter of the size, with 8-bit weights of convolutions and matrix
         products (activations stay in float32, so no pictures are needed for calibration); or "onnx".
       pictures: the pictures to compare the models on; default: random ones.
+      opset: the version of ONNX's operators, one of `OPSETS`, for the format "onnx"; default: 17.
 
     Raises:
-      InputError: the format is unknown, the model is no classifier, a name is blank or repeated, or the
-        runtime lacks an operation of the model, computes other outputs than Keras, or is not installed.
+      InputError: the format is unknown or has no such opset, the model is no classifier, a name is blank or
+        repeated, or the runtime lacks an operation of the model, computes other outputs than Keras, or is
+        not installed.
     """
-    check_known("format", format, FORMATS)
+    _check_opset(format, opset)
     check_classifier(model, class_names)
     chosen = FORMATS[format]
     classify = _classifier(model, input_size, mean, std)
@@ -135,7 +158,7 @@ def write(
     try:
         with _quiet():
             content = chosen.convert(
-                _classifier(serving_form(model), input_size, mean, std)
+                _classifier(serving_form(model), input_size, mean, std), opset
             )
             run = chosen.load(content)
             run(pictures.images[:1])  # runtimes write log lines in the first call
@@ -158,11 +181,22 @@ def write(
     return parity
 
 
+def _check_opset(format: str, opset: int | None) -> None:
+    """Raises `InputError` for an unknown format, or an opset that it does not have."""
+    check_known("format", format, FORMATS)
+    if opset is None:
+        return
+    if format != "onnx":
+        raise invalid("opset", f"left out for the format {format!r}", opset)
+    if opset not in OPSETS:
+        raise invalid("opset", f"from {OPSETS[0]} to {OPSETS[-1]}", opset)
+
+
 def _classifier(
     model: keras.Model, input_size: int, mean: Sequence[float], std: Sequence[float]
 ) -> Function:
     normalize = Preprocessing(input_size, tuple(mean), tuple(std)).normalize
-    spec = tf.TensorSpec([1, input_size, input_size, 3], tf.uint8, name="images")
+    spec = tf.TensorSpec([None, input_size, input_size, 3], tf.uint8, name="images")
 
     @tf.function(input_signature=[spec], autograph=False)
     def classify(images: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -178,7 +212,9 @@ def _classifier(
     return classify
 
 
-def _to_litert(function: Function, int8: bool = False) -> bytes:
+def _to_litert(
+    function: Function, opset: int | None = None, int8: bool = False
+) -> bytes:
     concrete = function.get_concrete_function()
     # Instead of the model, whose layers the converter would trace one by one.
     weights = tf.Module()
@@ -193,17 +229,17 @@ def _litert_runner(content: bytes) -> Runner:
     from ai_edge_litert.interpreter import Interpreter
 
     run = Interpreter(model_content=content).get_signature_runner()
-    return lambda image: run(images=image)
+    return lambda images: run(images=images)
 
 
-def _to_onnx(function: Function) -> bytes:
+def _to_onnx(function: Function, opset: int | None = None) -> bytes:
     import tf2onnx
 
     # Keras compiles convolutions of groups by XLA, as functions that ONNX does not have.
     tf.config.run_functions_eagerly(True)
     try:
         converted, _ = tf2onnx.convert.from_function(
-            function, function.input_signature, opset=OPSET
+            function, function.input_signature, opset=opset or OPSET
         )
     finally:
         tf.config.run_functions_eagerly(False)
@@ -224,6 +260,10 @@ def _join_reshapes(graph: Any) -> None:
     for name, node in reshapes.items():
         if name not in read:
             graph.node.remove(node)
+    read = {name for node in graph.node for name in node.input}
+    for tensor in list(graph.initializer):
+        if tensor.name not in read:
+            graph.initializer.remove(tensor)
 
 
 def _onnx_runner(content: bytes) -> Runner:
@@ -231,8 +271,8 @@ def _onnx_runner(content: bytes) -> Runner:
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return lambda image: dict(
-        zip(names, session.run(names, {"images": image}), strict=True)
+    return lambda images: dict(
+        zip(names, session.run(names, {"images": images}), strict=True)
     )
 
 
@@ -243,8 +283,8 @@ class Format:
     file: str
     exact: bool  # whether outputs equal Keras's up to rounding
     packages: str  # of pip, with the converter and the runtime
-    # A function with its variables -> the content of the file.
-    convert: Callable[[Function], bytes]
+    # A function with its variables, and the opset of ONNX -> the content of the file.
+    convert: Callable[[Function, int | None], bytes]
     load: Callable[[bytes], Runner]  # the content -> a function that runs it
 
 

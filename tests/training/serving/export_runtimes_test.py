@@ -108,6 +108,46 @@ def test_lambda_and_halo_layers_equal_keras(model, tmp_path, format, run):
     )
 
 
+@pytest.mark.parametrize("format", ["litert", "onnx"])
+def test_batches_of_any_number_equal_keras(model, tmp_path, format):
+    chosen = export_runtimes.FORMATS[format]
+    export_runtimes.write(model, tmp_path, 20, MEAN, STD, list("abcdefg"), format)
+    run = chosen.load((tmp_path / chosen.file).read_bytes())
+    for number in (7, 1, 2):
+        images = np.random.default_rng(number).integers(
+            0, 256, [number, 20, 20, 3], np.uint8
+        )
+        logits = model((images / 255.0 - np.array(MEAN)) / np.array(STD)).numpy()
+        found = run(images)["logits"]
+        np.testing.assert_allclose(found, logits, atol=1e-4 * logits.std())
+
+
+@pytest.mark.parametrize("opset", [14, 18])
+def test_opset_is_that_of_the_file(model, tmp_path, opset):
+    onnx = pytest.importorskip("onnx")
+    names = list("abcdefg")
+    parity = export_runtimes.write(
+        model, tmp_path, 20, MEAN, STD, names, "onnx", opset=opset
+    )
+    assert parity.num_equal == 64
+    written = onnx.load(tmp_path / "model.onnx")
+    assert [x.version for x in written.opset_import if not x.domain] == [opset]
+
+
+@pytest.mark.parametrize(
+    ("format", "opset", "message"),
+    [
+        ("onnx", 3, "opset must be from 14 to 18, got 3"),
+        ("litert", 17, "opset must be left out for the format 'litert', got 17"),
+    ],
+)
+def test_wrong_opset_is_refused(model, tmp_path, format, opset, message):
+    with pytest.raises(InputError, match=message):
+        export_runtimes.write(
+            model, tmp_path, 20, MEAN, STD, list("abcdefg"), format, opset=opset
+        )
+
+
 def test_8_bit_weights_are_smaller_and_close(model, tmp_path):
     sizes, parities = [], []
     for format in ("litert", "litert_int8"):

@@ -79,7 +79,7 @@ class Layers(keras.Model):
         return x
 
 
-def _function(model, size, batch=1):
+def _function(model, size, batch=None):
     """A function of images or sequences, as it is traced for the runtimes."""
     served = serving_form(model)
     spec = tf.TensorSpec([batch, *size, 8], tf.float32, name="x")
