@@ -18,6 +18,8 @@ from lambdanet.models.weights import weight_files
 
 STEM_FILTERS = 16
 SCOPE = 23
+# The weights that are in this package, by network.
+PACKAGED = {"lambda_resnet18_1d_causal": ("mnist1d",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +109,8 @@ def create_sequence_model(
       num_classes: the number of logits; 0 for the map that is averaged for them, [b, about n / 16, d].
       in_channels: the channels of a position, such as the bands of a spectrogram.
       length: the number of positions; None leaves it open.
-      weights: a `.safetensors` file of the same network, as of `weight_files.save`; None: random weights.
+      weights: "mnist1d", a set in this package for the causal network with 10 classes and one channel; a
+        `.safetensors` file of the same network; None: random weights.
       dropout_rate: the rate of dropout before the classifier, in [0, 1).
       kernel_regularizer: the regularizer of every kernel.
 
@@ -138,8 +141,17 @@ def create_sequence_model(
         x = logits(x)
     model = keras.Model(inputs, x, name=name)
     if weights is not None:
-        weight_files.load_weights(model, Path(weights))
+        weight_files.load_weights(model, _weights_file(name, weights))
     return model
+
+
+def _weights_file(name: str, weights: str | Path) -> Path:
+    """Returns the file of a set of weights: one in this package, or a path."""
+    path = Path(weights)
+    if path.suffix == ".safetensors":
+        return path
+    check_known(f"weights of {name}", str(weights), PACKAGED.get(name, ()))
+    return Path(__file__).with_name(f"{name}_{weights}.safetensors")
 
 
 def _convolution(

@@ -10,7 +10,7 @@ from naive_layers import images, randomize
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.models.weights import weight_files
+from lambdanet.models import sequences
 
 
 def network(pooled=True):
@@ -164,15 +164,13 @@ def test_sequence_networks_have_the_published_sizes(name, trunk, whole):
         assert count(variant, 35) == whole
 
 
-def test_weights_of_a_sequence_network_are_loaded(tmp_path):
-    name = "lambda_resnet18_1d_causal"
-    model = lambdanet.create_sequence_model(name, 10, in_channels=1)
-    weight_files.save(model, tmp_path / "mine.safetensors")
-    other = lambdanet.create_sequence_model(
-        name, 10, in_channels=1, weights=tmp_path / "mine.safetensors"
+def test_weights_in_the_package_stream():
+    model = lambdanet.create_sequence_model(
+        "lambda_resnet18_1d_causal", 10, in_channels=1, weights="mnist1d"
     )
-    for one, same in zip(model.weights, other.weights, strict=True):
-        np.testing.assert_array_equal(one, same)
+    x = images(2, 48, 1).astype("float32")
+    *_, outputs = steps_of(lambdanet.streaming_model(model), x, 16)
+    np.testing.assert_allclose(outputs, model(x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +178,8 @@ def test_weights_of_a_sequence_network_are_loaded(tmp_path):
     [
         ({"name": "lambda_resnet_1d"}, "did you mean lambda_resnet18_1d"),
         ({"num_classes": -1}, "num_classes must be"),
-        ({"weights": "mine.safetensors"}, "No such file"),
+        ({"weights": "mnist"}, "unknown weights of .* 'mnist'; did you mean mnist1d"),
+        ({"weights": "mnist1d"}, "does not fit"),
         ({"dropout_rate": 1}, r"dropout_rate must be in \[0, 1\)"),
     ],
 )
@@ -188,3 +187,11 @@ def test_sequence_networks_that_are_refused(arguments, message):
     arguments = {"name": "lambda_resnet18_1d_causal", **arguments}
     with pytest.raises(InputError, match=message):
         lambdanet.create_sequence_model(**arguments)
+
+
+def test_a_packaged_set_belongs_to_one_network():
+    assert sequences.PACKAGED.keys() < sequences.MODELS.keys()
+    with pytest.raises(
+        InputError, match="unknown weights of lambda_resnet18_1d 'mnist1d'"
+    ):
+        lambdanet.create_sequence_model("lambda_resnet18_1d", weights="mnist1d")
