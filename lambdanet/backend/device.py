@@ -44,6 +44,7 @@ class Device:
       chunk_bytes: the size of such a chunk, which should fit into a cache.
       slack: of the forms whose estimated time is at most this many times the shortest, the one with the
         least memory is chosen.
+      has_constant_weights: whether graphs for it contain all weights as constants.
     """
 
     training: Speed
@@ -52,6 +53,7 @@ class Device:
     max_similarity_bytes: float
     chunk_bytes: float
     slack: float = 1.0
+    has_constant_weights: bool = False
 
     def speed(self, needs_gradient: bool, by_xla: bool) -> Speed:
         """Returns the speed of the forward pass where it was measured: alone, and not compiled by XLA."""
@@ -156,7 +158,12 @@ DEVICES = {
         *cpu_speeds(), 1.2e8, max_similarity_bytes=6e6, chunk_bytes=6e6, slack=1.05
     ),
     "RUNTIME": Device(
-        _RUNTIME, _RUNTIME_FORWARD, 1.2e8, max_similarity_bytes=1.2e8, chunk_bytes=1.2e7
+        _RUNTIME,
+        _RUNTIME_FORWARD,
+        1.2e8,
+        max_similarity_bytes=1.2e8,
+        chunk_bytes=1.2e7,
+        has_constant_weights=True,
     ),
     "GPU": Device(_GPU, _GPU, 1e9, max_similarity_bytes=1e9, chunk_bytes=2.5e8),
     "TPU": Device(_TPU, _TPU, 1e9, max_similarity_bytes=1e9, chunk_bytes=2.5e8),

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from lambdanet import backend as K
 from lambdanet import which_keras
-from lambdanet.backend import compat, device, keras, tensors
+from lambdanet.backend import compat, keras, tensors
 from lambdanet.errors import InputError, invalid
+from lambdanet.ops import kernels
 
 # Arguments of Keras's layers.
 FUNCTIONS = ("activation", "initializer", "regularizer", "constraint")
@@ -93,8 +94,8 @@ class TableLayer(Layer):
 
     def _read(self, table: K.Variable, dtype: K.DType) -> Any:
         """A table in the precision of a computation; a NumPy array with `constant_tables`."""
-        # All weights of an exported model are constants.
-        if self.constant_tables or device.kind() == "RUNTIME":
+        device = kernels.kernels_for_device().device
+        if self.constant_tables or device.has_constant_weights:
             table = K.constant_of(table)
         return tensors.cast(table, dtype)
 
