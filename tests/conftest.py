@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Silences TensorFlow, divides the cores between parallel test workers, and frees models between files."""
 
+import dataclasses
 import functools
 import gc
 import importlib.util
@@ -170,3 +171,15 @@ def two_operations(monkeypatch):
         monkeypatch.setattr(
             rand_augment, name, dict(list(getattr(rand_augment, name).items())[:2])
         )
+
+
+@pytest.fixture
+def measured_cpu(monkeypatch):
+    """The processor on which the times in tests were measured, with oneDNN, whichever this one is."""
+    from lambdanet.backend import device
+    from lambdanet.ops.kernels import KERNELS
+
+    training, inference = device._CPU
+    row = KERNELS["CPU"]
+    cpu = dataclasses.replace(row.device, training=training, inference=inference)
+    monkeypatch.setitem(KERNELS, "CPU", dataclasses.replace(row, device=cpu))

@@ -18,6 +18,7 @@ from lambdanet.ops.tpu import products
 
 CPU, TPU = device.DEVICES["CPU"], device.DEVICES["TPU"]
 PRODUCTS_OF_A_TPU = (products.candidates,)
+pytestmark = pytest.mark.usefixtures("measured_cpu")
 
 
 def problem(side, d, b, r=23, h=4, k=16, u=1, bytes=4, **options):

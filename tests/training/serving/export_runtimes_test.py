@@ -66,6 +66,7 @@ def _run_onnx(folder, images):
     ]
 
 
+@pytest.mark.usefixtures("measured_cpu")
 def test_runtimes_get_no_large_convolution():
     """TensorFlow's is the fastest form of this layer; those of the runtimes are slower than products."""
     images = keras.Input([28, 28, 3])
