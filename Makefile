@@ -103,7 +103,7 @@ else
 test: test-tensorflow test-jax
 
 test-rest: .venv/dev.stamp
-	$(PYTEST) -m rest --ignore=tests/experiments tests
+	$(PYTEST) -m rest --ignore=tests/experiments --ignore=tests/backend/keras_ways_test.py tests
 	KERAS_BACKEND=jax $(PYTEST) -m rest $(ON_JAX)
 endif
 
@@ -116,7 +116,7 @@ test-jax: .venv/test.stamp
 	KERAS_BACKEND=jax $(PYTEST) -m "not rest" $(ON_JAX)
 
 test-experiments: .venv/dev.stamp
-	$(PYTEST) tests/experiments
+	$(PYTEST) tests/experiments tests/backend/keras_ways_test.py
 
 test-plain-cpu: .venv/dev.stamp
 	$(BIN)/python tests/plain_cpu.py $(MAKE) test-all
