@@ -8,12 +8,12 @@ for training, and 1,000 for the test, on which the authors report 32 % for a lin
 perceptron with two hidden layers and 94 % for a convolutional network.
 """
 
-import keras
 import numpy as np
 from absl import app, flags
 from mnist1d.data import get_dataset_args, make_dataset
 
-import lambdanet
+from lambdanet.backend import keras
+from lambdanet.models import sequences
 from lambdanet.models.weights import weight_files
 
 OUT = flags.DEFINE_string(
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
     keras.utils.set_random_seed(SEED.value)
     data = make_dataset(get_dataset_args())
     x, y, x_test, y_test = (data[name] for name in ("x", "y", "x_test", "y_test"))
-    model = lambdanet.create_sequence_model(
+    model = sequences.create_sequence_model(
         "lambda_resnet18_1d_causal",
         num_classes=10,
         in_channels=1,

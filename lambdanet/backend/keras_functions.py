@@ -143,8 +143,8 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 def associative_scan(
     merge: Callable[..., tuple[Tensor, ...]], elements: tuple[Tensor, ...], axis: int
 ) -> tuple[Tensor, ...]:
-    """Like `keras.ops.associative_scan`, whose assignments to slices torch loses in an export to ONNX."""
-    if not _is_traced_by_torch():
+    """Like `keras.ops.associative_scan`, which on torch is in float32, and is lost in an export to ONNX."""
+    if keras.config.backend() != "torch":
         return ops.associative_scan(merge, elements, axis=axis)
     count = int(elements[0].shape[axis])
     distance = 1

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras's own ways to export and adapt models: what docs/results/keras_ways.csv says works, does."""
+"""Keras's own ways to export and adapt models: what keras_ways.csv says works, does."""
 
 import csv
 import subprocess
+from pathlib import Path
 
 import pytest
-from helpers import ENGINES, ROOT, program
+from helpers import ENGINES, program
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow]
 
-with (ROOT / "docs" / "results" / "keras_ways.csv").open(encoding="utf-8") as lines:
+with Path(__file__).with_name("keras_ways.csv").open(encoding="utf-8") as lines:
     RECORDED = [tuple(row) for row in csv.reader(lines)][1:]
 
 

@@ -3,12 +3,12 @@
 
 Prints a line of CSV for each way and model on the backend of this process; the names are those of ways. The
 models "Keras" have no layer of ours: a way that fails there is none that Keras offers.
-docs/results/keras_ways.csv has the lines of all backends:
+tests/backend/keras_ways.csv has the lines of all backends:
 
     { echo way,backend,model,result
       for backend in tensorflow jax torch; do
         KERAS_BACKEND=$backend python tests/programs/keras_ways.py
-      done; } > docs/results/keras_ways.csv
+      done; } > tests/backend/keras_ways.csv
 """
 
 import contextlib

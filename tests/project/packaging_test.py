@@ -35,7 +35,8 @@ DATA = {  # besides modules
         f"lambdanet/configs/registry/{name}.txt"
         for name in ("imagenet_classes", "published_weights")
     ),
-    *(f"lambdanet/models/{name}.csv" for name in ("sizes",)),
+    "lambdanet/models/sizes.csv",
+    "lambdanet/models/lambda_resnet18_1d_causal_mnist1d.safetensors",
 }
 
 
