@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """LambdaResNets for sequences (Temporal Lambda Networks, Tura et al. 2021, arXiv 2104.08086).
 
-A causal network has the same sizes: its lambda layers see 22 positions back, with as many embeddings as 11
-positions on each side, and its convolutions and windows end with their own position, so that
-`lambdanet.streaming_model` can compute it chunk by chunk.
+The causal networks have the same number of parameters. Their lambda layers see 22 positions before their own,
+where the others see 11 on each side; both have 23 embeddings. Their convolutions and windows end with their
+own position, so that `lambdanet.streaming_model` can compute them chunk by chunk.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ class SequenceNetwork:
         x = _norm_act(x, f"{name}_conv")
         layer = LambdaLayer(
             filters,
-            # As many embeddings on one side as otherwise on both.
+            # A causal table has half of its scope: SCOPE embeddings in both cases.
             scope=2 * SCOPE - 1 if self.causal else SCOPE,
             causal=self.causal,
             kernel_regularizer=regularizer,

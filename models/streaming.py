@@ -258,7 +258,7 @@ class _Stream:
             return x
         past = self._input(layer, "past", (count, x.shape[2]), x.dtype)
         together, past = PastPositions(name=f"{layer.name}_context")(x, past)
-        self.outputs[f"{layer.name}_past"] = past
+        self._output(layer, "past", past)
         return together
 
     def _lambda_layer(self, layer: LambdaLayer, x: Any, kwargs: Any) -> Any:
@@ -277,7 +277,7 @@ class _Stream:
         y, state = layer(x, initial_state=state, return_state=True)
         for index, tensors in enumerate(state):
             for name, tensor in tensors.items():
-                self.outputs[f"{layer.name}_{index}_{name}"] = tensor
+                self._output(layer, f"{index}_{name}", tensor)
         return y
 
     def _mean(self, layer: Any, x: Any) -> Any:
@@ -289,7 +289,7 @@ class _Stream:
         ]
         y, *state = RunningMean(name=layer.name, dtype=layer.dtype_policy)(x, *state)
         for name, tensor in zip(sizes, state, strict=True):
-            self.outputs[f"{layer.name}_{name}"] = tensor
+            self._output(layer, name, tensor)
         return y
 
     def _input(self, layer: Any, name: str, shape: Sequence[int], dtype: Any) -> Any:
@@ -299,6 +299,10 @@ class _Stream:
             raise _cannot_stream(layer, "it is called twice")
         self.inputs[name] = keras.Input(shape, dtype=K.dtype_name(dtype), name=name)
         return self.inputs[name]
+
+    def _output(self, layer: Any, name: str, tensor: Any) -> None:
+        """Adds an output of the state, under the name of its input."""
+        self.outputs[f"{layer.name}_{name}"] = tensor
 
 
 def _is_pointwise(layer: Any, x: Any) -> bool:

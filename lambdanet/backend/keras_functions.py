@@ -149,9 +149,8 @@ def associative_scan(
     count = int(elements[0].shape[axis])
     distance = 1
     sums = elements
-    while (
-        distance < count
-    ):  # each sum is over `distance` positions, or all from the first on
+    # Each sum is over `distance` positions, or over all from the first on.
+    while distance < count:
         earlier = tuple(x.narrow(axis, 0, count - distance) for x in sums)
         later = tuple(x.narrow(axis, distance, count - distance) for x in sums)
         merged = merge(earlier, later)

@@ -252,14 +252,15 @@ def check_state(state: Any, expected: Sequence[Mapping[str, K.Shape]]) -> None:
       state: one dict of tensors for each lambda.
       expected: their shapes, as far as they are known.
     """
-    given = state
-    if isinstance(state, list) and all(isinstance(part, Mapping) for part in state):
-        given = [shapes_of(part) for part in state]
+    accepted = f"of the shapes {list(expected)}"
+    if not isinstance(state, list) or not all(isinstance(x, Mapping) for x in state):
+        raise invalid("initial_state", accepted, state)
+    given = [_shapes_of(part) for part in state]
     if not _have_equal_shapes(given, expected):
-        raise invalid("initial_state", f"of the shapes {list(expected)}", given)
+        raise invalid("initial_state", accepted, given)
 
 
-def shapes_of(tensors: Mapping[str, Any]) -> dict[str, Any]:
+def _shapes_of(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the shape of each tensor; of anything else, the thing itself."""
     shapes = {}
     for name, x in tensors.items():
@@ -267,11 +268,13 @@ def shapes_of(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return shapes
 
 
-def _have_equal_shapes(given: Any, expected: Sequence[Mapping[str, K.Shape]]) -> bool:
-    if not isinstance(given, list) or len(given) != len(expected):
+def _have_equal_shapes(
+    given: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, K.Shape]]
+) -> bool:
+    if len(given) != len(expected):
         return False
     for part, of_layer in zip(given, expected, strict=True):
-        if not isinstance(part, Mapping) or part.keys() != of_layer.keys():
+        if part.keys() != of_layer.keys():
             return False
         for name, shape in part.items():
             if not isinstance(shape, tuple) or not shapes_agree(shape, of_layer[name]):

@@ -385,15 +385,11 @@ class LambdaLayer(CausalLayer):
         masks = mask, padding_mask
         outputs = []
         new_state = []
+        states = [None] * self._num_lambdas if state is None else state
         for index, qkv in enumerate(zip(queries, keys, values, strict=True)):
-            if state is None:
-                outputs.append(self._apply_lambda(index, qkv, masks, training))
-            else:
-                output, new = self._continue_lambda(
-                    index, qkv, padding_mask, state[index], training
-                )
-                outputs.append(output)
-                new_state.append(new)
+            output, new = self._apply_lambda(index, qkv, masks, states[index], training)
+            outputs.append(output)
+            new_state.append(new)
         outputs = [K.reshape(x, [*sizes(x)[:-2], h * v]) for x in outputs]
         y = K.concatenate(outputs, axis=-1)  # [b, *query_size, d]
         if query_mask is not None and self._geometry.has_pool:
@@ -505,20 +501,32 @@ class LambdaLayer(CausalLayer):
         index: int,
         qkv: Sequence[Any],
         masks: tuple[K.Tensor | None, K.Tensor | None],
+        state: dict[str, K.Tensor] | None,
         training: bool | None,
-    ) -> K.Tensor:
-        """Applies lambda number `index`, the sum of content and positions: [b, *query_size, h, v]."""
+    ) -> tuple[K.Tensor, dict[str, K.Tensor]]:
+        """Applies lambda number `index`, the sum of content and positions.
+
+        Args:
+          index: the number of the lambda.
+          qkv: its queries, keys and values.
+          masks: the mask and the padding mask.
+          state: that after earlier positions, which these continue; None: there is none.
+          training: as in `call`.
+
+        Returns:
+          [b, *query_size, h, v], and the state after these positions, of a layer with one.
+        """
         mask, padding_mask = masks
         has_own_lambdas = mask is not None or self.causal_axis is not None
         if has_own_lambdas or self.position is None:
-            return self._apply_apart(index, qkv, masks, training)
+            return self._apply_apart(index, qkv, masks, state, training)
         queries, keys, values = qkv
         content = None
         if self.content:
             content = content_lambdas.content_lambda(
                 keys, values, self.key_normalization, padding_mask
             )
-        return self.position(
+        outputs = self.position(
             queries,
             values,
             index=index,
@@ -526,117 +534,80 @@ class LambdaLayer(CausalLayer):
             content=content,
             training=training,
         )
-
-    def _continue_lambda(
-        self,
-        index: int,
-        qkv: Sequence[Any],
-        padding_mask: K.Tensor | None,
-        state: dict[str, K.Tensor],
-        training: bool | None,
-    ) -> tuple[K.Tensor, dict[str, K.Tensor]]:
-        """Applies lambda number `index` of a causal layer after the positions of a state.
-
-        Returns:
-          [b, *query_size, h, v], and the state after the inputs.
-        """
-        queries, keys, values = qkv
-        axis = self._state_axis()
-        new_state = {}
-        outputs = []
-        if self.position is not None:
-            context = values
-            if "values" in state:
-                context = K.concatenate([state["values"], values], axis=axis + 1)
-                start = sizes(values)[axis + 1]
-                new_state["values"] = context[
-                    (slice(None),) * (axis + 1) + (slice(start, None),)
-                ]
-            outputs.append(
-                self.position(
-                    queries,
-                    context,
-                    index=index,
-                    geometry=self._geometry,
-                    training=training,
-                    has_past=True,
-                )
-            )
-        if self.content:
-            sums = causal_content.State(
-                state["maximum"], state["total"], state["error"]
-            )
-            qkv = self._geometry.pool(queries), keys, values
-            output, sums = self._apply_causal_content(*qkv, padding_mask, sums)
-            outputs.append(output)
-            new_state |= sums._asdict()
-        return K.add_n(outputs), new_state
+        return outputs, {}
 
     def _apply_apart(
         self,
         index: int,
         qkv: Sequence[Any],
         masks: tuple[K.Tensor | None, K.Tensor | None],
+        state: dict[str, K.Tensor] | None,
         training: bool | None,
-    ) -> K.Tensor:
+    ) -> tuple[K.Tensor, dict[str, K.Tensor]]:
         """Adds the outputs of content and positions: masked and causal queries have their own lambdas."""
-        mask, padding_mask = masks
+        mask, _ = masks
         outputs = []
+        new_state = {}
         queries, keys, values = qkv
         if self.position is not None:
+            context = values
+            if state is not None and "values" in state:
+                axis = self._state_axis() + 1
+                context = K.concatenate([state["values"], values], axis=axis)
+                last = slice(sizes(values)[axis], None)
+                new_state["values"] = context[(slice(None),) * axis + (last,)]
             outputs.append(
                 self.position(
                     queries,
-                    values,
+                    context,
                     index=index,
                     geometry=self._geometry,
                     mask=mask,
                     training=training,
+                    has_past=state is not None,
                 )
             )
         if self.content:
             qkv = self._geometry.pool(queries), keys, values
-            outputs.append(self._apply_content(*qkv, mask, padding_mask))
+            output, sums = self._apply_content(*qkv, masks, state)
+            outputs.append(output)
+            new_state |= sums
         shape = sizes(outputs[0])
-        return K.reshape(
-            K.add_n([content_lambdas.flatten_map(x) for x in outputs]), shape
-        )
+        total = K.add_n([content_lambdas.flatten_map(x) for x in outputs])
+        return K.reshape(total, shape), new_state
 
     def _apply_content(
         self,
         queries: K.Tensor,
         keys: K.Tensor,
         values: K.Tensor,
-        mask: K.Tensor | None,
-        padding_mask: K.Tensor | None,
-    ) -> K.Tensor:
+        masks: tuple[K.Tensor | None, K.Tensor | None],
+        state: dict[str, K.Tensor] | None,
+    ) -> tuple[K.Tensor, dict[str, K.Tensor]]:
         """Applies content lambdas: one for all queries, those of a mask, or those of what came before."""
+        mask, padding_mask = masks
         if mask is not None or self.causal_axis is None:
-            return content_lambdas.apply_content_lambda(
+            outputs = content_lambdas.apply_content_lambda(
                 queries, keys, values, self.key_normalization, mask, padding_mask
             )
-        return self._apply_causal_content(queries, keys, values, padding_mask)[0]
-
-    def _apply_causal_content(
-        self,
-        queries: K.Tensor,
-        keys: K.Tensor,
-        values: K.Tensor,
-        padding_mask: K.Tensor | None,
-        state: causal_content.State | None = None,
-    ) -> tuple[K.Tensor, causal_content.State]:
-        axis = self._state_axis()
-        strides = self._geometry.along(len(self._map_size))[axis].strides
-        return causal_content.apply(
+            return outputs, {}
+        sums = None
+        if state is not None:
+            sums = causal_content.State(
+                state["maximum"], state["total"], state["error"]
+            )
+        spacing = self._geometry.along(len(self._map_size))[self.causal_axis]
+        outputs, sums = causal_content.apply(
             queries,
             keys,
             values,
             self.key_normalization,
-            axis,
-            strides,
+            self.causal_axis,
+            spacing.strides,
             padding_mask,
-            state,
+            sums,
         )
+        return outputs, sums._asdict()
 
 
 def _without_padding(x: K.Tensor, mask: K.Tensor) -> K.Tensor:
