@@ -141,21 +141,32 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def associative_scan(
-    merge: Callable[..., tuple[Tensor, ...]], elements: tuple[Tensor, ...], axis: int
+    merge: Callable[..., tuple[Tensor, ...]], elements: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """Like `keras.ops.associative_scan`, which on torch is in float32, and is lost in an export to ONNX."""
-    if keras.config.backend() != "torch":
-        return ops.associative_scan(merge, elements, axis=axis)
-    count = int(elements[0].shape[axis])
+    """Like `keras.ops.associative_scan` along axis 1."""
+    if keras.config.backend() == "jax":
+        return ops.associative_scan(merge, elements, axis=1)
+    return scan_by_doubling(merge, elements)
+
+
+def scan_by_doubling(
+    merge: Callable[..., tuple[Tensor, ...]], elements: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """An associative scan along axis 1, of known size, that traces and exports as few simple operations.
+
+    Keras's own is unrolled into many on TensorFlow, which ONNX Runtime does not load, and is in float32 on
+    torch, where an export to ONNX loses it.
+    """
+    count = elements[0].shape[1]
     distance = 1
     sums = elements
     # Each sum is over `distance` positions, or over all from the first on.
     while distance < count:
-        earlier = tuple(x.narrow(axis, 0, count - distance) for x in sums)
-        later = tuple(x.narrow(axis, distance, count - distance) for x in sums)
+        earlier = tuple(x[:, : count - distance] for x in sums)
+        later = tuple(x[:, distance:] for x in sums)
         merged = merge(earlier, later)
         sums = tuple(
-            ops.concatenate([x.narrow(axis, 0, distance), both], axis)
+            ops.concatenate([x[:, :distance], both], axis=1)
             for x, both in zip(sums, merged, strict=True)
         )
         distance *= 2

@@ -4,11 +4,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
+
+from lambdanet.backend.keras_functions import scan_by_doubling
 
 DType: TypeAlias = tf.DType
 Tensor: TypeAlias = tf.Tensor
@@ -93,24 +94,23 @@ def reshape(x: tf.Tensor, shape: Any) -> tf.Tensor:
 def associative_scan(
     merge: Callable[..., tuple[tf.Tensor, ...]],
     elements: tuple[tf.Tensor, ...],
-    axis: int,
 ) -> tuple[tf.Tensor, ...]:
-    """Like `keras.ops.associative_scan`, and also along an axis of unknown size."""
-    if elements[0].shape[axis] is not None:
-        return keras.ops.associative_scan(merge, elements, axis=axis)
-    count = tf.shape(elements[0])[axis]
+    """Like `keras.ops.associative_scan` along axis 1, and also where its size is unknown."""
+    if elements[0].shape[1] is not None:
+        return scan_by_doubling(merge, elements)
+    count = tf.shape(elements[0])[1]
 
     def double(distance: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
         # Each sum is over `distance` positions, or over all from the first on.
         here = tf.range(count)
         earlier = tuple(
-            tf.gather(x, tf.maximum(here - distance, 0), axis=axis) for x in sums
+            tf.gather(x, tf.maximum(here - distance, 0), axis=1) for x in sums
         )
         merged = merge(earlier, sums)
         results = []
         for x, both in zip(sums, merged, strict=True):
             shape = [1] * len(x.shape)
-            shape[axis] = count
+            shape[1] = count
             x = tf.where(tf.reshape(here >= distance, shape), both, x)
             results.append(tf.ensure_shape(x, both.shape))
         return (2 * distance, *results)

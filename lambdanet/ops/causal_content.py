@@ -66,34 +66,44 @@ def apply(
     values = at_least_float32(values)
     if padding_mask is not None:
         keys = content_lambdas.without_padding(keys, normalization, padding_mask)
-    keys = _frames(keys, axis)  # [b, t, positions, k, u]
-    values = _frames(values, axis)
     k, u = keys.shape[-2:]
-    by_depth = [
-        _sums_of_frames(keys[..., i], values[..., i], normalization) for i in range(u)
-    ]
-    maxima, sums = zip(*by_depth, strict=True)
+    maxima = []
+    sums = []
+    for kv in zip(_frames(keys, axis), _frames(values, axis), strict=True):
+        maximum, total = _sums_of_frames(*kv, normalization)
+        maxima.append(maximum)
+        sums.append(total)
     elements = K.concatenate(maxima, axis=2), K.concatenate(sums, axis=2)
-    maximum, total = K.associative_scan(_merge_sums, elements, axis=1)
+    maximum, total = K.associative_scan(_merge_sums, elements)
     error = K.zeros_like(total)
     if state is not None:
         maximum, total, error = _add_to_state(state, maximum, total)
     state = State(maximum[:, -1], total[:, -1], error[:, -1])
     means = _normalized(total[:, ::strides], normalization)  # [b, t, u * k, v]
     lambdas = K.add_n([means[:, :, i * k : (i + 1) * k] for i in range(u)])
-    queries = at_least_float32(_move_axis(queries, axis + 1, 1))
-    b, t, *positions, h, _ = sizes(queries)
+    *query_shape, h, _ = sizes(queries)
+    v = values.shape[-2]
+    queries = K.reshape(at_least_float32(queries), [*query_shape, h * k])
+    queries = _move_axis(queries, axis + 1, 1)
+    b, t, *positions, _ = sizes(queries)
     queries = K.reshape(queries, [b, t, product([*positions, h]), k])
     outputs = K.cast(K.matmul(queries, lambdas), dtype)
-    outputs = K.reshape(outputs, [b, t, *positions, h, values.shape[-2]])
-    return _move_axis(outputs, 1, axis + 1), state
+    outputs = K.reshape(outputs, [b, t, *positions, h * v])
+    outputs = _move_axis(outputs, 1, axis + 1)
+    return K.reshape(outputs, [*query_shape, h, v]), state
 
 
-def _frames(x: K.Tensor, axis: int) -> K.Tensor:
-    """[b, *size, x, y] -> [b, t, positions, x, y], with the positions of each frame along `axis`."""
-    x = _move_axis(x, axis + 1, 1)
-    b, t, *positions, x_depth, y_depth = sizes(x)
-    return K.reshape(x, [b, t, product(positions), x_depth, y_depth])
+def _frames(x: K.Tensor, axis: int) -> list[K.Tensor]:
+    """[b, *size, x, u] -> one [b, t, positions, x] for each u, the positions of each frame along `axis`."""
+    b, *size, depth, u = sizes(x)
+    flat = content_lambdas.flatten_map(x)
+    frames = []
+    for i in range(u):
+        part = K.reshape(flat[..., i], [b, *size, depth])
+        part = _move_axis(part, axis + 1, 1)
+        _, t, *positions, _ = sizes(part)
+        frames.append(K.reshape(part, [b, t, product(positions), depth]))
+    return frames
 
 
 def _move_axis(x: K.Tensor, source: int, destination: int) -> K.Tensor:

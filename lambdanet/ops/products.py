@@ -22,7 +22,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import tensors
-from lambdanet.backend.device import DEVICES, Device, Speed
+from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import ceil_div, pad, product, round_up
 from lambdanet.ops import blocking, content_lambdas
 from lambdanet.ops.blocking import BlockAxis, gather_windows
@@ -99,10 +99,13 @@ class Product(Form):
 
     def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
         axes = cut_axes(term, self.block)
-        multiply = query_first
-        if not self.query_first:
-            is_exported = device is DEVICES["RUNTIME"]
-            multiply = lambda_first_by_example if is_exported else lambda_first
+        has_open_batch = K.is_tensor(tensors.sizes(term.queries)[0])
+        if self.query_first:
+            multiply = query_first
+        elif has_open_batch and not term.sizes.needs_gradient:
+            multiply = lambda_first_by_example
+        else:
+            multiply = lambda_first
         outputs = in_chunks(
             multiply, *self.operands(term, axes), self.chunk(term.sizes, device)
         )
@@ -196,7 +199,7 @@ def lambda_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K
 def lambda_first_by_example(
     queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor
 ) -> K.Tensor:
-    """`lambda_first` with the examples outside: LiteRT miscounts a batch of unknown size inside."""
+    """`lambda_first` with the examples outside: an export to LiteRT loses a batch of unknown size inside."""
     _, n, _, k = tensors.sizes(queries)
     b, m, v = tensors.sizes(values)
     context = K.reshape(K.transpose(values, [0, 2, 1]), [b * v, m])

@@ -6,8 +6,10 @@ import io
 import re
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 from small_models import small_model
 
 from lambdanet import (
@@ -19,6 +21,7 @@ from lambdanet import (
     LocalAttention,
 )
 from lambdanet.backend import device
+from lambdanet.ops import IMPLEMENTATIONS
 from lambdanet.training.serving import export_runtimes
 from lambdanet.training.serving.export import serving_form
 
@@ -62,8 +65,23 @@ LAYERS = {
     "global": lambda: GlobalAttention(16),
     "axial": lambda: AxialAttention(16),
     "linear": lambda: LinearAttention(16),
+    "causal": lambda: LambdaLayer(16, scope=5, causal=1),
+    "causal along the second axis": lambda: LambdaLayer(
+        16, scope=5, causal=2, multi_head=True, intra_depth=2
+    ),
+    "causal l2": lambda: LambdaLayer(
+        16, scope=5, causal=1, strides=2, key_normalization="l2"
+    ),
 }
-SEQUENCE_LAYERS = ("lambda", "blocked", "pooled", "multi_head", "biased")
+SEQUENCE_LAYERS = (
+    "lambda",
+    "blocked",
+    "pooled",
+    "multi_head",
+    "biased",
+    "causal",
+    "causal l2",
+)
 
 
 class Layers(keras.Model):
@@ -139,6 +157,48 @@ def test_layer_of_sequences_has_four_axes(layer, format):
     sequence = keras.Input([20, 8])
     model = keras.Model(sequence, LAYERS[layer]()(sequence))
     CHECKS[format](_converted(_function(model, [20]), format))
+
+
+def _run_litert(content, x):
+    run = Interpreter(model_content=content).get_signature_runner()
+    return run(x=x)["y"]
+
+
+def _run_onnx(content, x):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": x})
+    return y
+
+
+@pytest.mark.parametrize(
+    ("format", "run"), [("litert", _run_litert), ("onnx", _run_onnx)]
+)
+@pytest.mark.parametrize("layer", ["causal", "causal along the second axis"])
+def test_causal_layer_equals_keras_in_batches_of_any_number(layer, format, run):
+    images = keras.Input([6, 5, 8])
+    model = keras.Model(images, LAYERS[layer]()(images))
+    content = _converted(_function(model, [6, 5]), format)
+    for batch in (1, 2, 7):
+        x = np.random.default_rng(batch).normal(size=[batch, 6, 5, 8])
+        x = x.astype("float32")
+        np.testing.assert_allclose(run(content, x), model(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_own_export_of_keras_takes_any_batch_in_all_forms(implementation, tmp_path):
+    sequence = keras.Input([20, 24])
+    layer = LambdaLayer(24, scope=5, implementation=implementation)
+    model = keras.Model(sequence, layer(sequence))
+    path = tmp_path / "model.tflite"
+    model.export(path, format="litert", verbose=False)
+    run = Interpreter(str(path)).get_signature_runner()
+    (name,) = run.get_input_details()
+    for batch in (1, 2, 7):
+        x = np.random.default_rng(batch).normal(size=[batch, 20, 24])
+        x = x.astype("float32")
+        (y,) = run(**{name: x}).values()
+        np.testing.assert_allclose(y, model(x), atol=1e-5)
 
 
 @formats
