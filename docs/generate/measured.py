@@ -32,6 +32,7 @@ PAGES = {
         "operations.csv": MODELS,
         "predictions.txt": ("training/inference", "training/serving"),
         "selection.txt": ("training/pseudo_labels",),
+        "streams.txt": LAYERS,
     },
     "libraries": {"peers.csv": LAYERS},
     "tpu": {
