@@ -4,6 +4,7 @@
 import contextlib
 import contextvars
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -160,9 +161,9 @@ DEVICES = {
     "RUNTIME": Device(
         _RUNTIME,
         _RUNTIME_FORWARD,
-        1.2e8,
-        max_similarity_bytes=1.2e8,
-        chunk_bytes=1.2e7,
+        max_lambda_bytes=math.inf,  # LiteRT has no loop over the chunks of an open batch
+        max_similarity_bytes=math.inf,
+        chunk_bytes=math.inf,
         has_constant_weights=True,
     ),
     "GPU": Device(_GPU, _GPU, 1e9, max_similarity_bytes=1e9, chunk_bytes=2.5e8),

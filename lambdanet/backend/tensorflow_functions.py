@@ -46,7 +46,7 @@ floor = tf.floor
 is_symbolic = is_tensor = tf.is_tensor
 l2_normalize = tf.math.l2_normalize
 larger_size = tf.maximum
-log1p = tf.math.log1p
+log = tf.math.log
 logsumexp = tf.reduce_logsumexp
 map_structure = tf.nest.map_structure
 matmul = tf.matmul

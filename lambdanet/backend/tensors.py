@@ -53,7 +53,7 @@ def largest(a: Size, b: Size) -> Size:
 
 def ceil_div(size: Size, divisor: Size) -> Size:
     """Returns `size / divisor`, rounded up."""
-    return -(-size // divisor)
+    return (size + divisor - 1) // divisor
 
 
 def round_up(size: Size, multiple: int) -> Size:

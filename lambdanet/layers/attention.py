@@ -348,4 +348,4 @@ def _flat(x: K.Tensor) -> K.Tensor:
 
 
 def _log_elu_plus_one(x: K.Tensor) -> K.Tensor:
-    return K.minimum(x, 0.0) + K.log1p(K.relu(x))
+    return K.minimum(x, 0.0) + K.log(1.0 + K.relu(x))
