@@ -15,7 +15,7 @@ from lambdanet.which_keras import use_backend
 if TYPE_CHECKING:
     from lambdanet.configs.recipe import Recipe
 
-FORMATS = ("saved_model", "litert", "litert_int8", "onnx")
+FORMATS = ("saved_model", "litert", "litert_int8", "litert_int8_full", "onnx")
 BACKENDS = ("tensorflow", "jax")
 DISTRIBUTE = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
 
@@ -209,24 +209,35 @@ def export(
     weights: str | None = None,
     class_names: File | None = None,
     opset: int | None = None,
+    calibration: Folder | None = None,
 ) -> None:
     """Writes a trained model as a SavedModel that takes raw pictures, or for LiteRT or ONNX.
 
     Args:
       out: folder for the SavedModel, model.tflite or model.onnx.
       model_dir: folder of a run of `lambdanet train`.
-      format: saved_model (the default), litert, litert_int8 (a quarter of the size) or onnx.
+      format: saved_model (the default), litert, litert_int8 (a quarter of the size), litert_int8_full (with
+        8-bit activations too, calibrated on pictures of training) or onnx.
       model: a model of the zoo, instead of --model_dir.
       weights: for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a
         folder of `lambdanet convert`.
       class_names: for --model: the class names, one per line (default: ImageNet's).
       opset: for --format=onnx: the version of its operators, from 14 to 18 (default: 17).
+      calibration: for --model and --format=litert_int8_full: folder of pictures such as the model is for.
     """
     if bool(model_dir) == bool(model and weights):
         raise InputError("`export` needs either --model_dir, or --model and --weights")
     check_known("format", format, FORMATS)
     if opset is not None and format != "onnx":
         raise InputError(f"--opset is for --format=onnx, got {opset} for {format}")
+    calibrates = bool(model) and format == "litert_int8_full"
+    if calibrates and not calibration:
+        raise InputError(f"--format={format} needs --calibration with --model")
+    if calibration and not calibrates:
+        raise InputError(
+            "--calibration is for --model and --format=litert_int8_full, "
+            f"got {calibration} for {format}"
+        )
     if model:
         from lambdanet.models.names import check_model
 
@@ -241,6 +252,8 @@ def export(
     if model_dir:
         exporter.export(model_dir, out, data_dir, **options)
     else:
+        if calibration:
+            options["calibration"] = calibration
         exporter.export_weights(model, weights, out, class_names, **options)
 
 

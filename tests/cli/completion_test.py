@@ -88,7 +88,8 @@ def test_commands_flags_and_names_are_offered(shell):
 def test_values_of_flags_are_offered():
     """In bash, what follows the last `=` or `:`, or begins with `@`."""
     assert offered("bash", "lambdanet list --format=") == [*FORMATS]
-    assert offered("bash", "lambdanet export --format=litert_") == ["litert_int8"]
+    offers = offered("bash", "lambdanet export --format=litert_")
+    assert offers == ["litert_int8", "litert_int8_full"]
     assert offered("bash", "lambdanet train --set=learning_ra") == ["learning_rate="]
     recipe = "lambdanet train --recipe=imagenet_350:lambda_resnet_152"
     assert offered("bash", recipe[:-2]) == sorted(

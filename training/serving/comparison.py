@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of a converted classifier with its Keras model, on pictures of the evaluation split."""
+"""Comparison of a converted classifier with its Keras model, and the pictures for it and for calibration."""
 
 import dataclasses
 import functools
@@ -12,15 +12,21 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError
-from lambdanet.training.data import folder, preprocess, records, sources
+from lambdanet.errors import InputError, invalid
+from lambdanet.models.preprocessing import Preprocessing
+from lambdanet.training.data import folder, image_files, preprocess, records, sources
+from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.sources import Shard
+from lambdanet.training.data.sources import Shard, Source
 from lambdanet.training.run import model_dir as model_dirs
 
 NUM_PICTURES = 64  # to compare the models on
 BATCHES = (1, 2, 7)  # the numbers of pictures at a time, in turn
 NUM_PARTS = 8  # parts of the evaluation split to take them from
+# To calibrate on: the ranges of activations hardly change after the first hundred.
+NUM_CALIBRATION = 128
+# To measure accuracies on, in memory: 150 MB at 224 pixels.
+NUM_LABELED = 1000
 
 # uint8 [b, h, w, 3] -> "logits" and "probabilities", [b, num_classes].
 Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
@@ -31,6 +37,7 @@ class Pictures(NamedTuple):
 
     images: np.ndarray  # uint8 [n, input_size, input_size, 3]
     name: str  # such as "pictures of digits test"
+    labels: np.ndarray | None = None  # classes, integers [n], where they are known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +50,8 @@ class Parity:
     probability_difference: float  # the largest
     logit_difference: float  # the largest
     logit_std: float  # the standard deviation of the Keras model's logits
+    # Of the Keras model and the converted one, in 0..1, where the classes of the pictures are known.
+    accuracies: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         return (
@@ -76,32 +85,112 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
     cannot be read.
     """
     split = recipe.eval_split
-    name = f"pictures of {recipe.dataset} {split}"
-    if recipe.dataset not in (folder.NAME, records.NAME):
-        path = sources.open_tfds(recipe.dataset, data_dir).data_path
-        if not path.exists():  # reading it would download it
-            raise InputError(
-                f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist"
-            )
-    source = Dataset.open(recipe, data_dir).source
-    square = preprocess.of_recipe(recipe).square
-
-    def prepare(example: sources.Example) -> tf.Tensor:
-        return tf.cast(
-            tf.round(255.0 * square(source.image(example).pixels())), tf.uint8
-        )
-
+    source = _open_on_disk(recipe, data_dir)
     num_shares = max(1, source.num_examples(split) * NUM_PARTS // NUM_PICTURES)
     chosen = sorted({num_shares * part // NUM_PARTS for part in range(NUM_PARTS)})
     parts = [source.examples(split, None, Shard(index, num_shares)) for index in chosen]
     examples = functools.reduce(tf.data.Dataset.concatenate, parts)
-    images = list(
-        examples.map(prepare).ignore_errors().take(NUM_PICTURES).as_numpy_iterator()
-    )
-    if not images:
+    found = _read(source, examples, recipe, split, NUM_PICTURES)
+    return found._replace(labels=None)  # their order may be another than the run's
+
+
+def labeled_pictures(
+    model_dir: str | Path, recipe: Recipe, data_dir: str | None
+) -> tuple[Pictures, Pictures]:
+    """Returns pictures to calibrate a run's model on, and labeled ones to measure its accuracy on.
+
+    They are drawn at random, always the same ones, and prepared as in evaluation.
+
+    Args:
+      model_dir: the folder of the run.
+      recipe: its recipe.
+      data_dir: the folder of the data; None: that of training.
+
+    Returns:
+      Up to `NUM_CALIBRATION` pictures of `train_split`, and up to `NUM_LABELED` of `eval_split`.
+
+    Raises:
+      InputError: the pictures are not on disk, cannot be read, or have other classes.
+    """
+    found = model_dirs.find_data_dir(model_dir, data_dir)
+    source = _open_on_disk(recipe, found, model_dirs.classes_of(model_dir))
+    seed = tf.constant(recipe.seed, tf.int64)
+
+    def draw(split: str, count: int) -> Pictures:
+        return _read(source, source.examples(split, seed), recipe, split, count)
+
+    calibration = draw(recipe.train_split, NUM_CALIBRATION)
+    return calibration, draw(recipe.eval_split, NUM_LABELED)
+
+
+def folder_pictures(
+    calibration: str | Path, preprocessing: Preprocessing
+) -> tuple[Pictures, Pictures]:
+    """Returns the pictures of a folder in two halves: to calibrate on, and to compare on.
+
+    Args:
+      calibration: a folder with pictures in any format that Pillow reads.
+      preprocessing: the crop and the size of the model's pictures.
+
+    Returns:
+      Every other picture, and those between, up to `NUM_CALIBRATION` each.
+
+    Raises:
+      InputError: it is no folder, or fewer than two of its pictures can be read.
+    """
+    accepted = "a folder with two or more pictures"
+    if not Path(calibration).expanduser().is_dir():
+        raise invalid("calibration", accepted, str(calibration))
+    paths = image_files.expand_folders(calibration)
+    step = max(1, len(paths) // (2 * NUM_CALIBRATION))
+    chosen = paths[::step][: 2 * NUM_CALIBRATION]
+    images = []
+    for _, image in image_files.read_images(chosen):
+        if not isinstance(image, InputError):
+            images.append(_as_bytes(preprocessing.square(image)))
+    if len(images) < 2:
+        raise invalid("calibration", accepted, str(calibration))
+    name = f"pictures of {calibration}"
+    return Pictures(np.array(images[::2]), name), Pictures(np.array(images[1::2]), name)
+
+
+def _open_on_disk(
+    recipe: Recipe, data_dir: str | None, classes: Classes | None = None
+) -> Source:
+    """Opens the images of a recipe; `InputError` where reading them would download them."""
+    if recipe.dataset not in (folder.NAME, records.NAME):
+        path = sources.open_tfds(recipe.dataset, data_dir).data_path
+        if not path.exists():
+            raise InputError(
+                f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist"
+            )
+    return Dataset.open(recipe, data_dir, classes=classes, some_classes=True).source
+
+
+def _read(
+    source: Source, examples: tf.data.Dataset, recipe: Recipe, split: str, count: int
+) -> Pictures:
+    """Returns the first readable pictures of examples; `InputError` where there is none."""
+    square = preprocess.of_recipe(recipe).square
+
+    def prepare(example: sources.Example) -> tuple[tf.Tensor, tf.Tensor]:
+        pixels = square(source.image(example).pixels())
+        return _as_bytes(pixels), source.label(example)
+
+    name = f"pictures of {recipe.dataset} {split}"
+    prepared = examples.map(prepare).ignore_errors().take(count)
+    rows = list(prepared.as_numpy_iterator())
+    if not rows:
         raise InputError(f"none of the {name} can be read")
+    images, labels = zip(*rows, strict=True)
     shape = (len(images), recipe.input_size, recipe.input_size, 3)
-    return Pictures(np.broadcast_to(images, shape), name)  # gray becomes RGB
+    # Gray becomes RGB.
+    return Pictures(np.broadcast_to(images, shape), name, np.array(labels))
+
+
+def _as_bytes(pixels: tf.Tensor) -> tf.Tensor:
+    """Returns pixels in 0..1 as uint8."""
+    return tf.cast(tf.round(255.0 * pixels), tf.uint8)
 
 
 def random_pictures(input_size: int) -> Pictures:
@@ -144,11 +233,19 @@ def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Pa
     logits, found_logits, probabilities, found_probabilities = map(
         np.concatenate, zip(*rows, strict=True)
     )
+    classes = logits.argmax(-1)
+    found_classes = found_logits.argmax(-1)
+    accuracies = None
+    if pictures.labels is not None:
+        keras_accuracy = float(np.mean(classes == pictures.labels))
+        found_accuracy = float(np.mean(found_classes == pictures.labels))
+        accuracies = (keras_accuracy, found_accuracy)
     return Parity(
         pictures.name,
         len(pictures.images),
-        int(np.sum(logits.argmax(-1) == found_logits.argmax(-1))),
+        int(np.sum(classes == found_classes)),
         float(np.abs(probabilities - found_probabilities).max()),
         float(np.abs(logits - found_logits).max()),
         float(logits.std()),
+        accuracies,
     )

@@ -7,10 +7,12 @@ import functools
 import logging
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from lambdanet import files
@@ -27,6 +29,9 @@ from lambdanet.training.serving.trained_weights import TrainedModel
 CLASSES = "class_names.txt"
 # Largest difference of float32 logits, relative to their standard deviation.
 TOLERANCE = 1e-3
+# Smallest part of the pictures whose top class must remain with 8-bit activations; with less, their ranges
+# were calibrated on other pictures, or the model does not compute in 8 bits.
+MIN_EQUAL = 0.8
 OPSET = 17  # of ONNX
 OPSETS = range(14, 19)  # that tf2onnx writes
 
@@ -43,7 +48,9 @@ def export(
     """Exports the model trained in `model_dir` with `write`, and returns its comparison with Keras.
 
     The models are compared on `NUM_PICTURES` pictures spread over the recipe's `eval_split`, or on random
-    ones, with a message, if these are not on disk.
+    ones, with a message, if these are not on disk. "litert_int8_full" is calibrated on pictures of
+    `train_split`, and the accuracies of both models on `eval_split` are printed; the pictures must be on
+    disk.
 
     Args:
       model_dir, out: as in `serving.export.export`.
@@ -52,7 +59,8 @@ def export(
       opset: as in `write`.
 
     Raises:
-      InputError: as `serving.export.export` and `write`, or `data_dir` lacks the pictures.
+      InputError: as `serving.export.export` and `write`, or the pictures are missing: those of an explicit
+        `data_dir`, or those to calibrate on.
 
     Example:
       >>> export("runs/digits", "exported/digits_litert").logit_difference
@@ -60,8 +68,13 @@ def export(
     _check_opset(format, opset)
     files.check_output_dir(out)
     trained = trained_weights.load_run(model_dir, data_dir)
-    pictures = comparison.find_pictures(model_dir, load_recipe(model_dir), data_dir)
-    return _export(trained, out, format, opset, pictures)
+    recipe = load_recipe(model_dir)
+    calibration = None
+    if FORMATS[format].calibrated:
+        calibration, pictures = comparison.labeled_pictures(model_dir, recipe, data_dir)
+    else:
+        pictures = comparison.find_pictures(model_dir, recipe, data_dir)
+    return _export(trained, out, format, opset, pictures, calibration)
 
 
 def export_weights(
@@ -71,25 +84,35 @@ def export_weights(
     class_names: str | Path | None = None,
     format: str = "litert",
     opset: int | None = None,
+    calibration: str | Path | None = None,
 ) -> Parity:
     """Exports a model of the zoo, and returns its comparison with Keras on random pictures.
 
-    The arguments and errors are those of `serving.export.export_weights`, `format` a key of `FORMATS`, and
-    `opset` as in `write`.
+    The arguments and errors are those of `serving.export.export_weights`, and also:
+
+    Args:
+      format: a key of `FORMATS`.
+      opset: as in `write`.
+      calibration: a folder of pictures such as the model is for, for the format "litert_int8_full": it is
+        calibrated on half of them, and compared on the others.
+
+    Raises:
+      InputError: `calibration` is missing, or is no folder with two or more pictures.
 
     Example:
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported", format="onnx").num_equal
     """
     _check_opset(format, opset)
+    _check_calibration(format, calibration)
     files.check_output_dir(out)
     trained = trained_weights.build_classifier(model_name, weights, class_names)
-    return _export(
-        trained,
-        out,
-        format,
-        opset,
-        comparison.random_pictures(trained.preprocessing.input_size),
-    )
+    preprocessing = trained.preprocessing
+    calibrating = None
+    if calibration is None:
+        pictures = comparison.random_pictures(preprocessing.input_size)
+    else:
+        calibrating, pictures = comparison.folder_pictures(calibration, preprocessing)
+    return _export(trained, out, format, opset, pictures, calibrating)
 
 
 def _export(
@@ -98,6 +121,7 @@ def _export(
     format: str,
     opset: int | None,
     pictures: Pictures,
+    calibration: Pictures | None,
 ) -> Parity:
     """Writes the folder of a converted model, completely or not at all, and prints the comparison."""
     model = in_float32(trained.model)
@@ -114,9 +138,16 @@ def _export(
             format,
             pictures,
             opset,
+            calibration,
         )
     print(f"exported {trained} to {Path(out, FORMATS[format].file)}")
     print(parity)
+    if parity.accuracies is not None:
+        before, after = parity.accuracies
+        print(
+            f"top-1 on {parity.num_images} {parity.pictures}: "
+            f"float32 {100 * before:.2f} %, {format} {100 * after:.2f} %"
+        )
     return parity
 
 
@@ -130,6 +161,7 @@ def write(
     format: str = "litert",
     pictures: Pictures | None = None,
     opset: int | None = None,
+    calibration: Pictures | None = None,
 ) -> Parity:
     """Converts a model, writes it with `class_names.txt`, and returns its comparison with Keras.
 
@@ -141,25 +173,28 @@ def write(
       out: an existing folder.
       input_size, mean, std, class_names: as in `serving.export.export_saved_model`.
       format: "litert"; "litert_int8", a quarter of the size, with 8-bit weights of convolutions and matrix
-        products (activations stay in float32, so no pictures are needed for calibration); or "onnx".
-      pictures: the pictures to compare the models on; default: random ones.
+        products (activations stay in float32, so no pictures are needed for calibration);
+        "litert_int8_full", with 8-bit weights and activations, and no operator in float32; or "onnx".
+      pictures: the pictures to compare the models on; default: those of `calibration`, or random ones.
       opset: the version of ONNX's operators, one of `OPSETS`, for the format "onnx"; default: 17.
+      calibration: pictures such as the model is for, cropped and resized, for the format
+        "litert_int8_full": the ranges of its activations are those that they have on these pictures.
 
     Raises:
-      InputError: the format is unknown or has no such opset, the model is no classifier, a name is blank or
-        repeated, or the runtime lacks an operation of the model, computes other outputs than Keras, or is
-        not installed.
+      InputError: the format is unknown, has no such opset or needs pictures to calibrate on, the model is no
+        classifier, a name is blank or repeated, or the runtime lacks an operation of the model, computes
+        other outputs than Keras, or is not installed.
     """
     _check_opset(format, opset)
+    _check_calibration(format, None if calibration is None else calibration.name)
     check_classifier(model, class_names)
     chosen = FORMATS[format]
     classify = _classifier(model, input_size, mean, std)
-    pictures = pictures or comparison.random_pictures(input_size)
+    pictures = pictures or calibration or comparison.random_pictures(input_size)
+    served = _classifier(serving_form(model), input_size, mean, std, chosen.calibrated)
     try:
         with _quiet():
-            content = chosen.convert(
-                _classifier(serving_form(model), input_size, mean, std), opset
-            )
+            content = chosen.convert(served, opset, calibration)
             run = chosen.load(content)
             run(pictures.images[:1])  # runtimes write log lines in the first call
         parity = comparison.compare(classify, run, pictures)
@@ -172,7 +207,12 @@ def write(
         raise InputError(
             f"model {model.name!r} cannot be written as {format}: {reason[:300]}"
         ) from None
-    if chosen.exact and not parity.logit_difference <= TOLERANCE * parity.logit_std:
+    is_close = True
+    if chosen.exact:
+        is_close = parity.logit_difference <= TOLERANCE * parity.logit_std
+    elif chosen.calibrated:
+        is_close = parity.num_equal >= MIN_EQUAL * parity.num_images
+    if not is_close:
         raise InputError(
             f"model {model.name!r} cannot be written as {format}: {parity}"
         )
@@ -192,11 +232,27 @@ def _check_opset(format: str, opset: int | None) -> None:
         raise invalid("opset", f"from {OPSETS[0]} to {OPSETS[-1]}", opset)
 
 
+def _check_calibration(format: str, calibration: str | Path | None) -> None:
+    """Raises `InputError` for pictures, by their name, that a format does not take, or that it lacks."""
+    is_given = calibration is not None
+    if is_given != FORMATS[format].calibrated:
+        accepted = "left out" if is_given else "pictures to calibrate on"
+        raise invalid(
+            "calibration", f"{accepted} for the format {format!r}", calibration
+        )
+
+
 def _classifier(
-    model: keras.Model, input_size: int, mean: Sequence[float], std: Sequence[float]
+    model: keras.Model,
+    input_size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    of_floats: bool = False,
 ) -> Function:
+    """Returns a function from images in 0..255, uint8 or float32, to logits and probabilities."""
     normalize = Preprocessing(input_size, tuple(mean), tuple(std)).normalize
-    spec = tf.TensorSpec([None, input_size, input_size, 3], tf.uint8, name="images")
+    dtype = tf.float32 if of_floats else tf.uint8
+    spec = tf.TensorSpec([None, input_size, input_size, 3], dtype, name="images")
 
     @tf.function(input_signature=[spec], autograph=False)
     def classify(images: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -213,7 +269,10 @@ def _classifier(
 
 
 def _to_litert(
-    function: Function, opset: int | None = None, int8: bool = False
+    function: Function,
+    opset: int | None = None,
+    calibration: Pictures | None = None,
+    int8: bool = False,
 ) -> bytes:
     concrete = function.get_concrete_function()
     # Instead of the model, whose layers the converter would trace one by one.
@@ -222,7 +281,42 @@ def _to_litert(
     converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], weights)
     if int8:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    return converter.convert()
+    if calibration is not None:
+        images = calibration.images
+        converter.representative_dataset = functools.partial(_examples, images)
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+        converter.inference_input_type = tf.uint8
+    content: bytes = converter.convert()
+    if calibration is not None:
+        _check_in_8_bits(content)
+    return content
+
+
+def _check_in_8_bits(content: bytes) -> None:
+    """Raises `InputError` for operations that the converter left in float32, before the outputs."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=content)
+    outputs = [x["index"] for x in interpreter.get_output_details()]
+    left = []
+    for tensor in interpreter.get_tensor_details():
+        if tensor["dtype"] == np.float32 and tensor["index"] not in outputs:
+            left.append(tensor["name"])
+    if left:
+        raise InputError(f"these operations have no 8-bit form: {', '.join(left)}")
+
+
+def _examples(images: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
+    """Yields pictures to calibrate on, one at a time.
+
+    The first has a black and a white corner, so that the range of the input is 0..255 and a byte is a pixel.
+    """
+    first = images[:1].astype(np.float32)
+    first[:, 0, 0] = 0
+    first[:, -1, -1] = 255
+    yield {"images": first}
+    for image in images[1:]:
+        yield {"images": image[np.newaxis].astype(np.float32)}
 
 
 def _litert_runner(content: bytes) -> Runner:
@@ -232,7 +326,9 @@ def _litert_runner(content: bytes) -> Runner:
     return lambda images: run(images=images)
 
 
-def _to_onnx(function: Function, opset: int | None = None) -> bytes:
+def _to_onnx(
+    function: Function, opset: int | None = None, calibration: Pictures | None = None
+) -> bytes:
     import tf2onnx
 
     # Keras compiles convolutions of groups by XLA, as functions that ONNX does not have.
@@ -282,21 +378,28 @@ class Format:
 
     file: str
     exact: bool  # whether outputs equal Keras's up to rounding
+    # Whether it is made with pictures, which give the ranges of its activations.
+    calibrated: bool
     packages: str  # of pip, with the converter and the runtime
-    # A function with its variables, and the opset of ONNX -> the content of the file.
-    convert: Callable[[Function, int | None], bytes]
+    # A function with its variables, the opset of ONNX, and pictures to calibrate on -> the content of the
+    # file.
+    convert: Callable[[Function, int | None, Pictures | None], bytes]
     load: Callable[[bytes], Runner]  # the content -> a function that runs it
 
 
+LITERT = "ai-edge-litert"
 _to_int8 = functools.partial(_to_litert, int8=True)
 FORMATS = {
-    "litert": Format(
-        "model.tflite", True, "ai-edge-litert", _to_litert, _litert_runner
-    ),
+    "litert": Format("model.tflite", True, False, LITERT, _to_litert, _litert_runner),
     "litert_int8": Format(
-        "model.tflite", False, "ai-edge-litert", _to_int8, _litert_runner
+        "model.tflite", False, False, LITERT, _to_int8, _litert_runner
     ),
-    "onnx": Format("model.onnx", True, "lambdanet[onnx]", _to_onnx, _onnx_runner),
+    "litert_int8_full": Format(
+        "model.tflite", False, True, LITERT, _to_int8, _litert_runner
+    ),
+    "onnx": Format(
+        "model.onnx", True, False, "lambdanet[onnx]", _to_onnx, _onnx_runner
+    ),
 }
 
 
@@ -308,7 +411,10 @@ def _quiet() -> Iterator[None]:
         os.dup2(sink.fileno(), 2)
         logging.disable(logging.WARNING)
         try:
-            yield
+            with warnings.catch_warnings():
+                # That `tf.lite.Interpreter` moved; the converter calibrates with it.
+                warnings.simplefilter("ignore", UserWarning)
+                yield
         finally:
             logging.disable(logging.NOTSET)
             os.dup2(before, 2)

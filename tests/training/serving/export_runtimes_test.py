@@ -299,7 +299,7 @@ def test_pictures_are_spread_over_the_split(tmp_path, dataset, count):
     recipe = dataclasses.replace(
         configs.get_recipe("folder"), dataset=dataset, num_classes=2, input_size=8
     )
-    images, name = comparison.evaluation_pictures(recipe, str(tmp_path / "data"))
+    images, name, _ = comparison.evaluation_pictures(recipe, str(tmp_path / "data"))
     assert images.shape == (min(count, 64), 8, 8, 3) and images.dtype == np.uint8
     values = np.unique(images)  # the positions of the pictures in the split
     assert len(values) == len(images) and (images == images[:, :1, :1, :1]).all()
@@ -312,7 +312,7 @@ def test_pictures_of_gray_digits_equal_the_dataset(tmp_path):
         configs.get_recipe("digits"), input_size=8, mean=(0.3,), std=(0.4,)
     )
     Dataset.open(recipe, str(tmp_path)).num_examples(recipe.eval_split)  # prepares it
-    images, name = comparison.evaluation_pictures(recipe, str(tmp_path))
+    images, name, _ = comparison.evaluation_pictures(recipe, str(tmp_path))
     digits = np.round(datasets.load_digits().images * (255 / 16)).astype(np.uint8)
     assert (
         len({image.tobytes() for image in images}) == 64
@@ -380,7 +380,7 @@ def test_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys):
     )
 
     recipe = model_dirs.load_recipe(trained / "run")
-    images, _ = comparison.evaluation_pictures(recipe, str(trained / "pictures"))
+    images, *_ = comparison.evaluation_pictures(recipe, str(trained / "pictures"))
     files = {
         np.asarray(Image.open(path)).tobytes(): path.parent.name
         for path in (trained / "pictures" / "validation").rglob("*.png")

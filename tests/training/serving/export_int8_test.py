@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of LiteRT with 8-bit activations: types, accuracy, the pictures to calibrate on, and errors."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+from helpers import randomize_normalizations
+from PIL import Image
+
+from lambdanet import cli, configs
+from lambdanet.errors import InputError
+from lambdanet.models import zoo
+from lambdanet.models.weights import weight_files
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.evaluate import evaluate
+from lambdanet.training.run import model_dir as model_dirs
+from lambdanet.training.serving import comparison, export_runtimes
+from lambdanet.training.serving.comparison import Pictures
+from lambdanet.training.train import train
+
+FORMAT = "litert_int8_full"
+MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
+RECIPE = dataclasses.replace(
+    configs.get_recipe("digits"),
+    **{"input_size": 16, "epochs": 6, "augmentation": "none"},
+)
+
+pytestmark = pytest.mark.usefixtures("two_blocks")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, data_dir, two_blocks):
+    """The folder of a run on digits."""
+    path = tmp_path_factory.mktemp("run")
+    train(RECIPE, path, data_dir)
+    return path
+
+
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory):
+    """The folder of its export, and the comparison with Keras."""
+    out = tmp_path_factory.mktemp("exported") / "digits"
+    return out, export_runtimes.export(run, out, format=FORMAT)
+
+
+def _noise(count, size=16):
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, [count, size, size, 3], dtype=np.uint8)
+    return Pictures(images, "noise")
+
+
+def test_only_outputs_are_floats(exported):
+    """The input has bytes as they are in pictures, and the sizes of an open batch are int32."""
+    interpreter = Interpreter(str(exported[0] / "model.tflite"))
+    (images,) = interpreter.get_input_details()
+    assert images["dtype"] == np.uint8
+    assert images["quantization"] == (1.0, 0)
+    assert [*images["shape_signature"]] == [-1, 16, 16, 3]
+    outputs = interpreter.get_output_details()
+    assert {x["dtype"] for x in outputs} == {np.float32}
+    tensors = interpreter.get_tensor_details()
+    floats = [x["index"] for x in tensors if x["dtype"] == np.float32]
+    assert sorted(floats) == sorted(x["index"] for x in outputs)
+    types = {x["dtype"] for x in tensors}
+    assert types == {np.float32, np.int8, np.int32, np.uint8}
+
+
+def test_accuracy_is_within_one_point(run, exported, data_dir):
+    out, parity = exported
+    before, after = parity.accuracies
+    assert before > 0.8
+    assert abs(before - after) <= 0.01
+    assert before == pytest.approx(evaluate(run)["top_1"], abs=0.005)
+
+    dataset = Dataset.open(RECIPE, data_dir)
+    source = dataset.source
+    examples = source.examples(RECIPE.eval_split, None)
+    assert parity.num_images == dataset.num_examples(RECIPE.eval_split)
+    runner = Interpreter(str(out / "model.tflite")).get_signature_runner()
+    num_correct = 0
+    for example in examples:
+        pixels = source.image(example).pixels()  # uint8 [8, 8, 1]
+        gray = tf.round(tf.image.resize(tf.cast(pixels, tf.float32), [16, 16]))
+        picture = np.repeat(gray.numpy().astype(np.uint8), 3, axis=-1)
+        logits = runner(images=picture[np.newaxis])["logits"][0]
+        num_correct += logits.argmax() == source.label(example).numpy()
+    assert after == pytest.approx(num_correct / parity.num_images, abs=0.006)
+
+
+def test_command_prints_both_accuracies(run, tmp_path, capsys):
+    words = [f"--model_dir={run}", f"--out={tmp_path / 'out'}", f"--format={FORMAT}"]
+    assert cli.main(["export", *words]) == 0
+    *_, comparison_line, accuracies = capsys.readouterr().out.splitlines()
+    assert comparison_line.startswith("compared with Keras on 355 pictures of digits")
+    assert accuracies.startswith("top-1 on 355 pictures of digits test: float32 ")
+    assert f" %, {FORMAT} " in accuracies
+    names = sorted(file.name for file in (tmp_path / "out").iterdir())
+    assert names == ["class_names.txt", "model.tflite"]
+
+
+def test_calibration_pictures_are_of_training(run, data_dir):
+    calibration, labeled = comparison.labeled_pictures(run, RECIPE, data_dir)
+    assert calibration.images.shape == (comparison.NUM_CALIBRATION, 16, 16, 3)
+    assert calibration.name == "pictures of digits train"
+    assert len(set(calibration.labels)) == 10
+    assert labeled.name == "pictures of digits test"
+    again, _ = comparison.labeled_pictures(run, RECIPE, data_dir)
+    np.testing.assert_array_equal(again.images, calibration.images)
+    own = {image.tobytes() for image in calibration.images}
+    assert not own & {image.tobytes() for image in labeled.images}
+
+
+def test_run_without_pictures_is_refused(run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="dataset digits is not on disk: ") as error:
+        export_runtimes.export(
+            run, tmp_path / "out", str(tmp_path / "empty"), format=FORMAT
+        )
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory, two_blocks):
+    """The folder of a file of weights with metadata, its class names, and a folder of four pictures."""
+    root = tmp_path_factory.mktemp("weights")
+    keras.utils.set_random_seed(0)
+    model = zoo.create_model("lambda_resnet_tiny", num_classes=2)
+    randomize_normalizations(model)
+    texts = {
+        "input_size": "16",
+        "mean": "0.3, 0.4, 0.5",
+        "std": "0.2, 0.25, 0.3",
+        "num_classes": "2",
+    }
+    weight_files.save(model, root / "tiny.safetensors", texts)
+    (root / "names.txt").write_text("cat\ndog\n")
+    (root / "pictures").mkdir()
+    for number, image in enumerate(_noise(4, size=20).images):
+        Image.fromarray(image).save(root / "pictures" / f"{number}.png")
+    (root / "pictures" / "5.png").write_bytes(b"no picture")
+    return root
+
+
+def _words(weights, out):
+    return [
+        "export",
+        "--model=lambda_resnet_tiny",
+        f"--weights={weights / 'tiny.safetensors'}",
+        f"--class_names={weights / 'names.txt'}",
+        f"--out={out}",
+    ]
+
+
+def test_weights_are_calibrated_on_a_folder(weights, tmp_path, capsys):
+    words = _words(weights, tmp_path / "out")
+    folder = weights / "pictures"
+    assert cli.main([*words, f"--format={FORMAT}", f"--calibration={folder}"]) == 0
+    printed = capsys.readouterr()
+    *_, last = printed.out.splitlines()
+    assert last.startswith(f"compared with Keras on 2 pictures of {folder}: the top ")
+    assert printed.err.startswith("skipped: image must be a complete ")
+    runner = Interpreter(str(tmp_path / "out" / "model.tflite")).get_signature_runner()
+    outputs = runner(images=np.zeros([3, 16, 16, 3], np.uint8))
+    assert outputs["probabilities"].shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([f"--format={FORMAT}"], f"--format={FORMAT} needs --calibration with --model"),
+        (
+            ["--format=litert", "--calibration={folder}"],
+            f"--calibration is for --model and --format={FORMAT}, got {{folder}} for",
+        ),
+        (
+            [f"--format={FORMAT}", "--calibration={folder}/none"],
+            "calibration must be a folder with two or more pictures, got '{folder}/none'",
+        ),
+        (
+            [f"--format={FORMAT}", "--calibration={folder}/one"],
+            "calibration must be a folder with two or more pictures, got '{folder}/one'",
+        ),
+    ],
+)
+def test_wrong_calibration_is_refused(weights, tmp_path, capsys, options, message):
+    (tmp_path / "one").mkdir()
+    Image.new("RGB", (9, 7)).save(tmp_path / "one" / "0.png")
+    words = [option.format(folder=tmp_path) for option in options]
+    assert cli.main([*_words(weights, tmp_path / "out"), *words]) == 2
+    assert message.format(folder=tmp_path) in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def _flat(layer):
+    """A model of 4 by 4 pictures, with a layer before its classifier."""
+    images = keras.Input([4, 4, 3])
+    x = keras.layers.Flatten()(layer(images))
+    return keras.Model(images, keras.layers.Dense(2)(x), name="flat")
+
+
+def test_api_needs_calibration_for_this_format_alone(tmp_path):
+    model = _flat(keras.layers.ReLU())
+    arguments = (model, tmp_path, 4, MEAN, STD, ["a", "b"])
+    accepted = f"pictures to calibrate on for the format '{FORMAT}', got None"
+    with pytest.raises(InputError, match=f"calibration must be {accepted}"):
+        export_runtimes.write(*arguments, FORMAT)
+    accepted = "left out for the format 'litert', got 'noise'"
+    with pytest.raises(InputError, match=f"calibration must be {accepted}"):
+        export_runtimes.write(*arguments, "litert", calibration=_noise(8, size=4))
+    assert not list(tmp_path.iterdir())
+
+
+def test_operator_without_8_bits_is_named(tmp_path):
+    model = _flat(keras.layers.Lambda(lambda x: tf.math.floormod(x, 0.3)))
+    with pytest.raises(
+        InputError,
+        match=f"'flat' cannot be written as {FORMAT}: these operations have no 8-bit form: .*FloorMod",
+    ) as error:
+        export_runtimes.write(
+            *(model, tmp_path, 4, MEAN, STD, ["a", "b"], FORMAT),
+            calibration=_noise(8, size=4),
+        )
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_model_that_is_another_in_8_bits_is_refused(tmp_path):
+    """The range of the large numbers leaves nothing of the small ones, which decide."""
+
+    def pad_and_cut(x):
+        padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]], constant_values=-1e4)
+        return padded[:, 1:-1, 1:-1]
+
+    keras.utils.set_random_seed(0)
+    model = _flat(keras.layers.Lambda(pad_and_cut))
+    with pytest.raises(
+        InputError, match=f"'flat' cannot be written as {FORMAT}: compared with Keras"
+    ):
+        export_runtimes.write(
+            *(model, tmp_path, 4, MEAN, STD, ["a", "b"], FORMAT),
+            calibration=_noise(64, size=4),
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_follow_the_classes_of_the_run(tmp_path):
+    """Folders in another order of classes are matched by name."""
+    random = np.random.default_rng(0)
+    for split in ("train", "validation"):
+        for name, low in (("dark", 0), ("light", 128)):
+            folder = tmp_path / "pictures" / split / name
+            folder.mkdir(parents=True)
+            for index in range(3):
+                pixels = random.integers(low, low + 128, (16, 16, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{index}.png")
+    recipe = dataclasses.replace(
+        configs.get_recipe("folder"),
+        **{"model": "lambda_resnet_tiny", "num_classes": 2, "input_size": 16},
+    )
+    data = str(tmp_path / "pictures")
+    run = model_dirs.claim(tmp_path / "run", recipe, ["light", "dark"], data)
+    for pictures in comparison.labeled_pictures(run, recipe, data):
+        is_dark = pictures.images.mean(axis=(1, 2, 3)) < 128
+        np.testing.assert_array_equal(pictures.labels, is_dark.astype(int))
