@@ -169,6 +169,8 @@ DEVICES = {
     "GPU": Device(_GPU, _GPU, 1e9, max_similarity_bytes=1e9, chunk_bytes=2.5e8),
     "TPU": Device(_TPU, _TPU, 1e9, max_similarity_bytes=1e9, chunk_bytes=2.5e8),
 }
+# The same forms, in which no number is so far from the others that 8 bits lose these.
+DEVICES["RUNTIME_INT8"] = DEVICES["RUNTIME"]
 
 
 _assumed: contextvars.ContextVar[str | None] = contextvars.ContextVar(
@@ -188,7 +190,7 @@ def kind() -> str:
 def assume(kind: str) -> Iterator[None]:
     """Makes layers that are traced inside choose the fastest forms on another kind of device, of `DEVICES`.
 
-    "RUNTIME" means the runtimes of exported models on a CPU.
+    "RUNTIME" means the runtimes of exported models on a CPU, "RUNTIME_INT8" these with 8-bit activations.
 
     Raises:
       InputError: there is no such kind.

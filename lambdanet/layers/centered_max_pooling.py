@@ -8,6 +8,7 @@ from lambdanet.backend import keras
 from lambdanet.errors import check_count
 from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.layer import Layer, strided_shape
+from lambdanet.ops import kernels
 
 
 # The name under which it is saved keeps the spelling of the first files.
@@ -46,9 +47,24 @@ class CenteredMaxPooling2D(Layer):
 
     def call(self, inputs: K.Tensor) -> K.Tensor:
         reach = self.pool_size // 2
-        paddings = [[0, 0], [reach, reach], [reach, reach], [0, 0]]
-        surrounded = K.pad(inputs, paddings, constant_values=K.dtype_min(inputs.dtype))
+        if kernels.kernels_for_device().repeats_edges:
+            surrounded = _repeat_edges(_repeat_edges(inputs, 1, reach), 2, reach)
+        else:
+            paddings = [[0, 0], [reach, reach], [reach, reach], [0, 0]]
+            lowest = K.dtype_min(inputs.dtype)
+            surrounded = K.pad(inputs, paddings, constant_values=lowest)
         return K.max_pool(surrounded, self.pool_size, self.strides, "VALID")
 
     def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
         return strided_shape(input_shape, self.strides)
+
+
+def _repeat_edges(x: K.Tensor, axis: int, count: int) -> K.Tensor:
+    """Returns a map with its first and last positions along an axis repeated.
+
+    Maxima are the same as with the lowest number around the map: a window centered on the map contains the
+    edge whose copies it contains. The range of the numbers is the map's, which 8-bit models need.
+    """
+    before = x[:, :1] if axis == 1 else x[:, :, :1]
+    after = x[:, -1:] if axis == 1 else x[:, :, -1:]
+    return K.concatenate([*[before] * count, x, *[after] * count], axis)

@@ -175,12 +175,15 @@ def rows_and_columns(height: Size, width: Size, dtype: K.DType) -> K.Tensor:
     return K.concatenate([in_row, in_column], 0)
 
 
-def mask_to_bias(visible: K.Tensor, dtype: K.DType) -> K.Tensor:
+def mask_to_bias(
+    visible: K.Tensor, dtype: K.DType, hidden: float | None = None
+) -> K.Tensor:
     """Returns the bias of a mask: 0 where `visible`, else a value that makes the weight zero.
 
-    It is far below any logit, and finite, because it takes part in products with zeros.
+    That is `hidden`, or else far below any logit, and finite, because it takes part in products with zeros.
     """
-    hidden = -3e4 if K.dtype_name(dtype) == "float16" else -1e30
+    if hidden is None:
+        hidden = -3e4 if K.dtype_name(dtype) == "float16" else -1e30
     return K.where(visible, K.zeros([], dtype), K.cast(hidden, dtype))
 
 

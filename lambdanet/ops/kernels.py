@@ -32,6 +32,7 @@ class Kernels:
       local_attention: attention in blocks.
       scale_channels: multiplies maps by channel gates.
       normalize: batch normalization that also returns the means of maps; None for two steps.
+      repeats_edges: whether max pooling surrounds a map by its edges, instead of the lowest number.
     """
 
     device: Device
@@ -43,11 +44,18 @@ class Kernels:
     local_attention: Callable[..., K.Tensor] = local_attention.attend_by_head
     scale_channels: Callable[[K.Tensor, K.Tensor], K.Tensor] = operator.mul
     normalize: Callable[..., tuple[K.Tensor, ...]] | None = None
+    repeats_edges: bool = False
 
 
 KERNELS = {
     "CPU": Kernels(DEVICES["CPU"]),
     "RUNTIME": Kernels(DEVICES["RUNTIME"]),
+    "RUNTIME_INT8": Kernels(
+        device=DEVICES["RUNTIME_INT8"],
+        # 8 bits have 256 steps from it to the largest logit; the weight is 1e-13 of another.
+        local_attention=partial(local_attention.attend_by_head, hidden=-30.0),
+        repeats_edges=True,
+    ),
     "GPU": Kernels(DEVICES["GPU"]),
     "TPU": Kernels(
         device=DEVICES["TPU"],

@@ -74,6 +74,7 @@ def attend_by_head(
     tables: Sequence[K.Tensor],
     geometry: LocalGeometry,
     num_heads: int,
+    hidden: float | None = None,
 ) -> K.Tensor:
     """Attends in blocks, each head by itself.
 
@@ -85,6 +86,7 @@ def attend_by_head(
         with `mask_padding`, pairs further apart than r // 2 along either axis do not see each other.
       geometry: the blocks.
       num_heads: the number of heads.
+      hidden: the bias of a row or column that a query does not see; None: far below any logit.
 
     Returns:
       [b, height / strides, width / strides, heads * v].
@@ -104,7 +106,8 @@ def attend_by_head(
         by_pair = _visible_pairs(geometry, *views)
         by_block = K.reshape(logits, [-1, *sizes(by_pair)])
         logits = K.reshape(
-            by_block + attention.mask_to_bias(by_pair, logits.dtype), sizes(logits)
+            by_block + attention.mask_to_bias(by_pair, logits.dtype, hidden),
+            sizes(logits),
         )
     bias = attention.map_bias(logits, [axis.num_context for axis in axes])
     outputs = blocking.merge(

@@ -10,6 +10,7 @@ from naive_layers import images, naive_attention, offsets_of, projected, weights
 from scipy import special
 
 import lambdanet
+from lambdanet.backend import device
 from lambdanet.errors import InputError
 from lambdanet.ops import attention, content_lambdas
 
@@ -118,14 +119,17 @@ def test_size_of_its_kernel(channels, size):
     assert layer.kernel.shape == [size, 1, 1]
 
 
+@pytest.mark.parametrize("kind", ["CPU", "RUNTIME_INT8"])
 @pytest.mark.parametrize(
-    ("size", "pool_size", "strides"), [((6, 7), 3, 2), ((5, 4), 5, 3), ((3, 2), 3, 1)]
+    ("size", "pool_size", "strides"),
+    [((6, 7), 3, 2), ((5, 4), 5, 3), ((3, 2), 3, 1), ((2, 1), 7, 1)],
 )
-def test_centered_max_pooling_equals_the_loop(size, pool_size, strides):
+def test_centered_max_pooling_equals_the_loop(size, pool_size, strides, kind):
     """Of negative numbers, which a padding of zeros would hide."""
     x = images(2, *size, 3).astype(np.float32) - 10
     layer = lambdanet.CenteredMaxPooling2D(pool_size, strides)
-    outputs = layer(x)
+    with device.assume(kind):
+        outputs = layer(x)
     assert outputs.shape == layer.compute_output_shape(x.shape)
     reach = pool_size // 2
     for i, j in np.ndindex(*outputs.shape[1:3]):

@@ -247,11 +247,14 @@ def _classifier(
     input_size: int,
     mean: Sequence[float],
     std: Sequence[float],
-    of_floats: bool = False,
+    in_8_bits: bool = False,
 ) -> Function:
-    """Returns a function from images in 0..255, uint8 or float32, to logits and probabilities."""
+    """Returns a function from images in 0..255 to logits and probabilities.
+
+    The images are uint8 or, for the converter to 8 bits, float32.
+    """
     normalize = Preprocessing(input_size, tuple(mean), tuple(std)).normalize
-    dtype = tf.float32 if of_floats else tf.uint8
+    dtype = tf.float32 if in_8_bits else tf.uint8
     spec = tf.TensorSpec([None, input_size, input_size, 3], dtype, name="images")
 
     @tf.function(input_signature=[spec], autograph=False)
@@ -261,7 +264,7 @@ def _classifier(
             pixels = tf.reduce_sum(
                 pixels * tf.constant([0.2989, 0.587, 0.114]), axis=-1, keepdims=True
             )
-        with device.assume("RUNTIME"):
+        with device.assume("RUNTIME_INT8" if in_8_bits else "RUNTIME"):
             logits = tf.cast(model(normalize(pixels), training=False), tf.float32)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 

@@ -11,7 +11,14 @@ from ai_edge_litert.interpreter import Interpreter
 from helpers import randomize_normalizations
 from PIL import Image
 
-from lambdanet import cli, configs
+from lambdanet import (
+    CenteredMaxPooling2D,
+    HaloAttention,
+    LambdaLayer,
+    LocalAttention,
+    cli,
+    configs,
+)
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
@@ -194,6 +201,30 @@ def test_wrong_calibration_is_refused(weights, tmp_path, capsys, options, messag
     assert cli.main([*_words(weights, tmp_path / "out"), *words]) == 2
     assert message.format(folder=tmp_path) in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        LambdaLayer(16, scope=5),
+        HaloAttention(16, block_size=4, halo_size=1),
+        LocalAttention(16, scope=3, block_size=4),
+        CenteredMaxPooling2D(),
+    ],
+    ids=lambda layer: layer.name,
+)
+def test_layers_keep_the_range_of_8_bits(layer, tmp_path):
+    """What surrounds a map, or is masked, is not so far from the other numbers that 8 bits lose these."""
+    keras.utils.set_random_seed(0)
+    images = keras.Input([20, 20, 3])
+    x = layer(keras.layers.Conv2D(8, 3, strides=2, padding="same")(images))
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x))
+    model = keras.Model(images, keras.layers.Dense(5)(x))
+    parity = export_runtimes.write(
+        *(model, tmp_path, 20, MEAN, STD, list("abcde"), FORMAT),
+        calibration=_noise(16, size=20),
+    )
+    assert parity.logit_difference < 0.3 * parity.logit_std
 
 
 def _flat(layer):
