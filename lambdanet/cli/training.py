@@ -210,6 +210,7 @@ def export(
     class_names: File | None = None,
     opset: int | None = None,
     calibration: Folder | None = None,
+    any_size: bool = False,
 ) -> None:
     """Writes a trained model as a SavedModel that takes raw pictures, or for LiteRT or ONNX.
 
@@ -224,10 +225,15 @@ def export(
       class_names: for --model: the class names, one per line (default: ImageNet's).
       opset: for --format=onnx: the version of its operators, from 14 to 18 (default: 17).
       calibration: for --model and --format=litert_int8_full: folder of pictures such as the model is for.
+      any_size: for litert, litert_int8 and onnx: take pictures of any size, if the network does.
     """
     if bool(model_dir) == bool(model and weights):
         raise InputError("`export` needs either --model_dir, or --model and --weights")
     check_known("format", format, FORMATS)
+    if any_size and format in ("saved_model", "litert_int8_full"):
+        raise InputError(
+            f"--any_size is for litert, litert_int8 and onnx, got {format}"
+        )
     if opset is not None and format != "onnx":
         raise InputError(f"--opset is for --format=onnx, got {opset} for {format}")
     calibrates = bool(model) and format == "litert_int8_full"
@@ -248,7 +254,11 @@ def export(
     # Which needs the dependencies of training.
     module = "export" if is_saved_model else "export_runtimes"
     exporter = importlib.import_module(f"lambdanet.training.serving.{module}")
-    options = {} if is_saved_model else {"format": format, "opset": opset}
+    options = (
+        {}
+        if is_saved_model
+        else {"format": format, "opset": opset, "any_size": any_size}
+    )
     if model_dir:
         exporter.export(model_dir, out, data_dir, **options)
     else:

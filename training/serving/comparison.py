@@ -193,10 +193,10 @@ def _as_bytes(pixels: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.round(255.0 * pixels), tf.uint8)
 
 
-def random_pictures(input_size: int) -> Pictures:
-    """Returns `NUM_PICTURES` pictures of noise."""
+def random_pictures(height: int, width: int | None = None) -> Pictures:
+    """Returns `NUM_PICTURES` pictures of noise; without a width, square ones."""
     random = np.random.default_rng(0)
-    shape = (NUM_PICTURES, input_size, input_size, 3)
+    shape = (NUM_PICTURES, height, width or height, 3)
     return Pictures(random.integers(0, 256, shape, dtype=np.uint8), "random pictures")
 
 

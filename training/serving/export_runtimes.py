@@ -44,6 +44,7 @@ def export(
     data_dir: str | None = None,
     format: str = "litert",
     opset: int | None = None,
+    any_size: bool = False,
 ) -> Parity:
     """Exports the model trained in `model_dir` with `write`, and returns its comparison with Keras.
 
@@ -56,7 +57,7 @@ def export(
       model_dir, out: as in `serving.export.export`.
       data_dir: the `data_dir` of training, the default. An explicit folder must have the pictures.
       format: a key of `FORMATS`.
-      opset: as in `write`.
+      opset, any_size: as in `write`.
 
     Raises:
       InputError: as `serving.export.export` and `write`, or the pictures are missing: those of an explicit
@@ -65,7 +66,7 @@ def export(
     Example:
       >>> export("runs/digits", "exported/digits_litert").logit_difference
     """
-    _check_opset(format, opset)
+    _check_options(format, opset, any_size)
     files.check_output_dir(out)
     trained = trained_weights.load_run(model_dir, data_dir)
     recipe = load_recipe(model_dir)
@@ -74,7 +75,7 @@ def export(
         calibration, pictures = comparison.labeled_pictures(model_dir, recipe, data_dir)
     else:
         pictures = comparison.find_pictures(model_dir, recipe, data_dir)
-    return _export(trained, out, format, opset, pictures, calibration)
+    return _export(trained, out, format, opset, pictures, calibration, any_size)
 
 
 def export_weights(
@@ -85,6 +86,7 @@ def export_weights(
     format: str = "litert",
     opset: int | None = None,
     calibration: str | Path | None = None,
+    any_size: bool = False,
 ) -> Parity:
     """Exports a model of the zoo, and returns its comparison with Keras on random pictures.
 
@@ -92,7 +94,7 @@ def export_weights(
 
     Args:
       format: a key of `FORMATS`.
-      opset: as in `write`.
+      opset, any_size: as in `write`.
       calibration: a folder of pictures such as the model is for, for the format "litert_int8_full": it is
         calibrated on half of them, and compared on the others.
 
@@ -102,7 +104,7 @@ def export_weights(
     Example:
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported", format="onnx").num_equal
     """
-    _check_opset(format, opset)
+    _check_options(format, opset, any_size)
     _check_calibration(format, calibration)
     files.check_output_dir(out)
     trained = trained_weights.build_classifier(model_name, weights, class_names)
@@ -112,7 +114,7 @@ def export_weights(
         pictures = comparison.random_pictures(preprocessing.input_size)
     else:
         calibrating, pictures = comparison.folder_pictures(calibration, preprocessing)
-    return _export(trained, out, format, opset, pictures, calibrating)
+    return _export(trained, out, format, opset, pictures, calibrating, any_size)
 
 
 def _export(
@@ -122,6 +124,7 @@ def _export(
     opset: int | None,
     pictures: Pictures,
     calibration: Pictures | None,
+    any_size: bool,
 ) -> Parity:
     """Writes the folder of a converted model, completely or not at all, and prints the comparison."""
     model = in_float32(trained.model)
@@ -139,6 +142,7 @@ def _export(
             pictures,
             opset,
             calibration,
+            any_size,
         )
     print(f"exported {trained} to {Path(out, FORMATS[format].file)}")
     print(parity)
@@ -162,6 +166,7 @@ def write(
     pictures: Pictures | None = None,
     opset: int | None = None,
     calibration: Pictures | None = None,
+    any_size: bool = False,
 ) -> Parity:
     """Converts a model, writes it with `class_names.txt`, and returns its comparison with Keras.
 
@@ -179,25 +184,34 @@ def write(
       opset: the version of ONNX's operators, one of `OPSETS`, for the format "onnx"; default: 17.
       calibration: pictures such as the model is for, cropped and resized, for the format
         "litert_int8_full": the ranges of its activations are those that they have on these pictures.
+      any_size: whether it takes `images` of any height and width, [b, h, w, 3], in all formats but
+        "litert_int8_full"; it is also compared on pictures of another size.
 
     Raises:
       InputError: the format is unknown, has no such opset or needs pictures to calibrate on, the model is no
-        classifier, a name is blank or repeated, or the runtime lacks an operation of the model, computes
-        other outputs than Keras, or is not installed.
+        classifier or has layers of a fixed size, a name is blank or repeated, or the runtime lacks an
+        operation of the model, computes other outputs than Keras, or is not installed.
     """
-    _check_opset(format, opset)
+    _check_options(format, opset, any_size)
     _check_calibration(format, None if calibration is None else calibration.name)
     check_classifier(model, class_names)
     chosen = FORMATS[format]
-    classify = _classifier(model, input_size, mean, std)
     pictures = pictures or calibration or comparison.random_pictures(input_size)
-    served = _classifier(serving_form(model), input_size, mean, std, chosen.calibrated)
+    others = comparison.random_pictures(input_size * 5 // 4, input_size * 3 // 2)
+    size = None if any_size else input_size
     try:
+        if any_size:
+            model = _of_any_size(model, others.images)
+        classify = _classifier(model, size, mean, std)
+        served = _classifier(serving_form(model), size, mean, std, chosen.calibrated)
         with _quiet():
             content = chosen.convert(served, opset, calibration)
             run = chosen.load(content)
             run(pictures.images[:1])  # runtimes write log lines in the first call
         parity = comparison.compare(classify, run, pictures)
+        parities = [parity]
+        if any_size:
+            parities.append(comparison.compare(classify, run, others))
     except ModuleNotFoundError as error:
         raise InputError(
             f"format {format!r} needs {error.name}; pip install {chosen.packages!r}"
@@ -207,23 +221,36 @@ def write(
         raise InputError(
             f"model {model.name!r} cannot be written as {format}: {reason[:300]}"
         ) from None
-    is_close = True
-    if chosen.exact:
-        is_close = parity.logit_difference <= TOLERANCE * parity.logit_std
-    elif chosen.calibrated:
-        is_close = parity.num_equal >= MIN_EQUAL * parity.num_images
-    if not is_close:
-        raise InputError(
-            f"model {model.name!r} cannot be written as {format}: {parity}"
-        )
+    for found in parities:
+        is_close = True
+        if chosen.exact:
+            is_close = found.logit_difference <= TOLERANCE * found.logit_std
+        elif chosen.calibrated:
+            is_close = found.num_equal >= MIN_EQUAL * found.num_images
+        if not is_close:
+            raise InputError(
+                f"model {model.name!r} cannot be written as {format}: {found}"
+            )
     Path(out, chosen.file).write_bytes(content)
     write_names(Path(out, CLASSES), class_names)
     return parity
 
 
-def _check_opset(format: str, opset: int | None) -> None:
-    """Raises `InputError` for an unknown format, or an opset that it does not have."""
+def _of_any_size(model: keras.Model, examples: np.ndarray) -> keras.Model:
+    """Returns a copy of a functional model that takes images of any size; layers that do not raise errors."""
+    channels = model.input_shape[-1]
+    images = keras.Input([None, None, channels])
+    copy = keras.models.clone_model(model, input_tensors=images)
+    copy.set_weights(model.get_weights())
+    copy(tf.cast(examples[:1, ..., :channels], tf.float32))
+    return copy
+
+
+def _check_options(format: str, opset: int | None, any_size: bool) -> None:
+    """Raises `InputError` for an unknown format, or an option that it does not have."""
     check_known("format", format, FORMATS)
+    if any_size and FORMATS[format].calibrated:
+        raise invalid("any_size", f"False for the format {format!r}", any_size)
     if opset is None:
         return
     if format != "onnx":
@@ -244,16 +271,16 @@ def _check_calibration(format: str, calibration: str | Path | None) -> None:
 
 def _classifier(
     model: keras.Model,
-    input_size: int,
+    input_size: int | None,
     mean: Sequence[float],
     std: Sequence[float],
     in_8_bits: bool = False,
 ) -> Function:
     """Returns a function from images in 0..255 to logits and probabilities.
 
-    The images are uint8 or, for the converter to 8 bits, float32.
+    The images are uint8 or, for the converter to 8 bits, float32; without an `input_size`, of any size.
     """
-    normalize = Preprocessing(input_size, tuple(mean), tuple(std)).normalize
+    normalize = Preprocessing(input_size or 1, tuple(mean), tuple(std)).normalize
     dtype = tf.float32 if in_8_bits else tf.uint8
     spec = tf.TensorSpec([None, input_size, input_size, 3], dtype, name="images")
 

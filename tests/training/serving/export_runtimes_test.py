@@ -16,7 +16,7 @@ from PIL import Image
 from sklearn import datasets
 from terminal import terminal_as_stderr
 
-from lambdanet import HaloAttention, LambdaLayer, cli, configs
+from lambdanet import GlobalAttention, HaloAttention, LambdaLayer, cli, configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
@@ -121,6 +121,39 @@ def test_batches_of_any_number_equal_keras(model, tmp_path, format):
         logits = model((images / 255.0 - np.array(MEAN)) / np.array(STD)).numpy()
         found = run(images)["logits"]
         np.testing.assert_allclose(found, logits, atol=1e-4 * logits.std())
+
+
+@pytest.mark.parametrize("format", ["litert", "litert_int8", "onnx"])
+def test_pictures_of_any_size_equal_keras(model, tmp_path, format):
+    chosen = export_runtimes.FORMATS[format]
+    export_runtimes.write(
+        model, tmp_path, 20, MEAN, STD, list("abcdefg"), format, any_size=True
+    )
+    run = chosen.load((tmp_path / chosen.file).read_bytes())
+    any_size = keras.models.clone_model(
+        model, input_tensors=keras.Input([None, None, 3])
+    )
+    any_size.set_weights(model.get_weights())
+    for shape in ([1, 20, 20, 3], [2, 33, 17, 3], [3, 64, 45, 3]):
+        pictures = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+        pixels = (pictures / 255.0 - np.array(MEAN)) / np.array(STD)
+        logits = any_size(pixels.astype("float32")).numpy()
+        tolerance = 0.1 if format == "litert_int8" else 1e-4
+        found = run(pictures)["logits"]
+        np.testing.assert_allclose(found, logits, atol=tolerance * logits.std())
+
+
+def test_sizes_of_tables_and_of_8_bits_are_fixed(tmp_path):
+    images = keras.Input([20, 20, 3])
+    x = GlobalAttention(16)(images)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(images, keras.layers.Dense(7)(x), name="attending")
+    arguments = model, tmp_path, 20, MEAN, STD, list("abcdefg")
+    with pytest.raises(InputError, match="'attending' cannot be .* at most 20"):
+        export_runtimes.write(*arguments, "onnx", any_size=True)
+    with pytest.raises(InputError, match="any_size must be False for the format"):
+        export_runtimes.write(*arguments, "litert_int8_full", any_size=True)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("opset", [14, 18])
