@@ -38,7 +38,9 @@ ATTENTION: dict[str, Callable[..., keras.layers.Layer]] = {
 }
 FIGURE_3 = "position/figure_3"
 FORMS = (FIGURE_3, *(f"position/{name}" for name in (*IMPLEMENTATIONS, "auto")))
-CONTENDERS = (*FORMS, "layer/einsum", "layer/auto", *ATTENTION)
+# layer/auto, with a padding mask that hides the last quarter of the positions.
+PADDED = "layer/padding"
+CONTENDERS = (*FORMS, "layer/einsum", "layer/auto", PADDED, *ATTENTION)
 
 Run = Callable[[], object]
 
@@ -91,8 +93,16 @@ def build(name: str, case: Case) -> Run:
         "key_dim": KEY_DIM,
         "implementation": form,
     }
+    call_options = {}
+    if name == PADDED:
+        options["implementation"] = "auto"
+        positions = np.arange(case.height * case.width)
+        visible = positions < len(positions) * 3 // 4
+        call_options["padding_mask"] = np.tile(visible, [case.batch, 1])
     return run_layer(
-        lambda case, **more: LambdaLayer(scope=case.scope, **options, **more), case
+        lambda case, **more: LambdaLayer(scope=case.scope, **options, **more),
+        case,
+        **call_options,
     )
 
 
@@ -129,13 +139,21 @@ def _run_position_lambdas(apply: Callable[..., K.Tensor], case: Case) -> Run:
     return _run(apply, inputs, [b, height, width, HEADS, v], case)
 
 
-def run_layer(create: Callable[..., keras.layers.Layer], case: Case) -> Run:
-    """Returns a function that runs a layer once, which `create` returns for a case, `filters` and `dtype`."""
+def run_layer(
+    create: Callable[..., keras.layers.Layer], case: Case, **call_options: Any
+) -> Run:
+    """Returns a function that runs a layer once.
+
+    Args:
+      create: a case, `filters` and `dtype` -> the layer.
+      case: the case.
+      **call_options: arguments of the call of a lambda layer.
+    """
     layer = create(case, filters=case.channels, dtype=policy(case.dtype))
     shape = [case.batch, case.height, case.width, case.channels]
     layer.build(shape)
     apply = (
-        partial(layer, training=case.backward)
+        partial(layer, training=case.backward, **call_options)
         if isinstance(layer, LambdaLayer)
         else layer
     )
