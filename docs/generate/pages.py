@@ -21,9 +21,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return text_table.render(cells[0], cells[1:], "markdown")
 
 
-def read_csv(name: str) -> list[dict[str, str]]:
-    """Returns the rows of a file in docs/results; none if it does not exist."""
-    path = RESULTS / name
+def read_csv(name: str, folder: Path = RESULTS) -> list[dict[str, str]]:
+    """Returns the rows of a file in docs/results, or in a folder; none if it does not exist."""
+    path = folder / name
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:

@@ -112,6 +112,13 @@ def softmax_cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
     return ops.categorical_crossentropy(targets, logits, from_logits=True)
 
 
+def one_hot(indices: Any, count: int, dtype: DType) -> Tensor:
+    """Like `keras.ops.one_hot`, but for torch's check of values, which LiteRT cannot convert."""
+    if keras.config.backend() != "torch":
+        return ops.one_hot(indices, count, dtype=dtype)
+    return ops.cast(ops.expand_dims(indices, -1) == ops.arange(count), dtype)
+
+
 def take(x: Tensor, indices: Any, axis: int) -> Tensor:
     """Like `keras.ops.take` for indices from 0, which torch cannot export to ONNX."""
     if keras.config.backend() != "torch":

@@ -8,13 +8,16 @@ tests/backend/keras_ways.csv has the lines of all backends:
     { echo way,backend,model,result
       for backend in tensorflow jax torch; do
         KERAS_BACKEND=$backend python tests/programs/keras_ways.py
-      done; } > tests/backend/keras_ways.csv
+      done
+      KERAS_NNX_ENABLED=true KERAS_BACKEND=jax python tests/programs/keras_ways.py KERAS_NNX_ENABLED
+    } > tests/backend/keras_ways.csv
 """
 
 import contextlib
 import csv
 import importlib.util
 import io
+import os
 import sys
 import tempfile
 import warnings
@@ -34,6 +37,7 @@ BACKEND = keras.config.backend()
 TOLERANCE = 1e-4  # of the largest output, or of 1
 WORKS = "yes"
 NOT_OFFERED = "not of Keras"
+NNX = "KERAS_NNX_ENABLED"
 
 
 def keras_model() -> keras.Model:
@@ -45,7 +49,8 @@ def keras_model() -> keras.Model:
 
 def keras_model_of_any_size() -> keras.Model:
     inputs = keras.Input([None, None, 8])
-    return keras.Model(inputs, layers.Conv2D(8, 3, padding="same")(inputs))
+    x = layers.Conv2D(8, 3, padding="same")(inputs)
+    return keras.Model(inputs, layers.Dense(4)(x))
 
 
 def every_layer() -> keras.Model:
@@ -75,7 +80,7 @@ def sequence_model() -> keras.Model:
 # Models of Keras alone -> models with our layers.
 MODELS: dict[str, list[str]] = {
     "Keras": ["LambdaResNet", "sequences", "every layer"],
-    "Keras, any size": ["layers, any size"],
+    "Keras, any size": ["maps of any size"],
 }
 BUILDERS: dict[str, Callable[[], keras.Model]] = {
     "Keras": keras_model,
@@ -83,7 +88,7 @@ BUILDERS: dict[str, Callable[[], keras.Model]] = {
     "LambdaResNet": lambda: small_model(input_size=16),
     "sequences": sequence_model,
     "every layer": every_layer,
-    "layers, any size": layers_of_any_size,
+    "maps of any size": layers_of_any_size,
 }
 
 
@@ -168,6 +173,31 @@ def quantize(model: keras.Model, folder: Path) -> None:
     assert_equal(predict(loaded, x), found)
 
 
+def enable_lora(model: keras.Model, folder: Path) -> None:
+    """Trains adapters alone, saves them, and merges them by a file of weights into a model without."""
+    plain = keras.models.clone_model(model)
+    plain.set_weights(model.get_weights())
+    adapted = [
+        layer for layer in model._flatten_layers() if isinstance(layer, layers.Dense)
+    ]
+    for layer in adapted:
+        layer.enable_lora(2)
+    frozen = [np.array(layer._kernel) for layer in adapted]
+    x = arrays(model, 4)
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+    model.fit(x, np.ones_like(predict(model, x)), batch_size=4, epochs=2, verbose=0)
+    for layer, kernel in zip(adapted, frozen, strict=True):
+        np.testing.assert_array_equal(np.array(layer._kernel), kernel)
+        assert np.abs(layer.lora_kernel_b).max() > 0, layer.name
+    expected = predict(model, x)
+    model.save(folder / "lora.keras")
+    loaded = keras.models.load_model(folder / "lora.keras")
+    assert_equal(predict(loaded, x), expected)
+    model.save_weights(folder / "merged.weights.h5")
+    plain.load_weights(folder / "merged.weights.h5")
+    assert_equal(predict(plain, x), expected)
+
+
 def stateless_call(model: keras.Model, folder: Path) -> None:
     x = arrays(model, 3)
     outputs, _ = model.stateless_call(
@@ -183,6 +213,21 @@ def clone_model(model: keras.Model, folder: Path) -> None:
     clone.set_weights(model.get_weights())
     x = arrays(model, 3)
     assert_equal(predict(clone, x), predict(model, x))
+
+
+def nnx_modules(model: keras.Model, folder: Path) -> None:
+    """Trains with layers that are modules of Flax, and splits and merges each."""
+    from flax import nnx
+
+    x = arrays(model, 4)
+    model.compile("sgd", "mse")
+    model.fit(x, np.ones_like(predict(model, x)), batch_size=4, verbose=0)
+    for layer in model.layers:
+        if not isinstance(layer, keras.Model | layers.InputLayer):
+            graph, state = nnx.split(layer)
+            merged = nnx.merge(graph, state)
+            for found, expected in zip(merged.weights, layer.weights, strict=True):
+                np.testing.assert_array_equal(found, expected)
 
 
 # Name -> what is tried, and the packages that each backend needs for it.
@@ -205,8 +250,10 @@ WAYS: dict[str, tuple[Callable[[keras.Model, Path], None], dict[str, list[str]]]
     ),
     'export(format="torch")': (torch_program, {}),
     'quantize("int8")': (quantize, {}),
+    "enable_lora": (enable_lora, {}),
     "stateless_call": (stateless_call, {}),
     "clone_model": (clone_model, {}),
+    NNX: (nnx_modules, {"jax": ["flax"]}),
 }
 
 
@@ -239,6 +286,8 @@ def main(names: list[str]) -> None:
             for package in packages.get(BACKEND, [])
             if importlib.util.find_spec(package) is None
         ]
+        if name == NNX and os.environ.get(NNX) != "true":
+            missing = [f"{NNX}=true"]
         if missing:
             print(f"{name} is not tried without {missing}", file=sys.stderr)
             continue
