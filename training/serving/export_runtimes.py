@@ -197,10 +197,15 @@ def write(
     check_classifier(model, class_names)
     chosen = FORMATS[format]
     pictures = pictures or calibration or comparison.random_pictures(input_size)
-    others = comparison.random_pictures(input_size * 5 // 4, input_size * 3 // 2)
-    size = None if any_size else input_size
+    compared = [pictures]
+    size: int | None = input_size
     try:
         if any_size:
+            others = comparison.random_pictures(
+                input_size * 5 // 4, input_size * 3 // 2
+            )
+            compared.append(others)
+            size = None
             model = _of_any_size(model, others.images)
         classify = _classifier(model, size, mean, std)
         served = _classifier(serving_form(model), size, mean, std, chosen.calibrated)
@@ -208,10 +213,7 @@ def write(
             content = chosen.convert(served, opset, calibration)
             run = chosen.load(content)
             run(pictures.images[:1])  # runtimes write log lines in the first call
-        parity = comparison.compare(classify, run, pictures)
-        parities = [parity]
-        if any_size:
-            parities.append(comparison.compare(classify, run, others))
+        parities = [comparison.compare(classify, run, each) for each in compared]
     except ModuleNotFoundError as error:
         raise InputError(
             f"format {format!r} needs {error.name}; pip install {chosen.packages!r}"
@@ -233,7 +235,7 @@ def write(
             )
     Path(out, chosen.file).write_bytes(content)
     write_names(Path(out, CLASSES), class_names)
-    return parity
+    return parities[0]
 
 
 def _of_any_size(model: keras.Model, examples: np.ndarray) -> keras.Model:
