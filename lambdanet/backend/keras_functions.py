@@ -112,7 +112,7 @@ def softmax_cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
     return ops.categorical_crossentropy(targets, logits, from_logits=True)
 
 
-def one_hot(indices: Any, count: int, dtype: DType) -> Tensor:
+def one_hot(indices: Any, count: int, dtype: DType = "float32") -> Tensor:
     """Like `keras.ops.one_hot`, but for torch's check of values, which LiteRT cannot convert."""
     if keras.config.backend() != "torch":
         return ops.one_hot(indices, count, dtype=dtype)
