@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
-from helpers import randomize_normalizations
 from PIL import Image
+from tiny_weights import write_tiny_weights
 
 from lambdanet import (
     CenteredMaxPooling2D,
@@ -20,8 +20,6 @@ from lambdanet import (
     configs,
 )
 from lambdanet.errors import InputError
-from lambdanet.models import zoo
-from lambdanet.models.weights import weight_files
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import model_dir as model_dirs
@@ -136,16 +134,7 @@ def weights(tmp_path_factory, two_blocks):
     """The folder of a file of weights with metadata, its class names, and a folder of four pictures."""
     root = tmp_path_factory.mktemp("weights")
     keras.utils.set_random_seed(0)
-    model = zoo.create_model("lambda_resnet_tiny", num_classes=2)
-    randomize_normalizations(model)
-    texts = {
-        "input_size": "16",
-        "mean": "0.3, 0.4, 0.5",
-        "std": "0.2, 0.25, 0.3",
-        "num_classes": "2",
-    }
-    weight_files.save(model, root / "tiny.safetensors", texts)
-    (root / "names.txt").write_text("cat\ndog\n")
+    write_tiny_weights(root)
     (root / "pictures").mkdir()
     for number, image in enumerate(_noise(4, size=20).images):
         Image.fromarray(image).save(root / "pictures" / f"{number}.png")

@@ -15,11 +15,10 @@ from helpers import randomize_normalizations
 from PIL import Image
 from sklearn import datasets
 from terminal import terminal_as_stderr
+from tiny_weights import write_tiny_weights
 
 from lambdanet import GlobalAttention, HaloAttention, LambdaLayer, cli, configs
 from lambdanet.errors import InputError
-from lambdanet.models import zoo
-from lambdanet.models.weights import weight_files
 from lambdanet.training.data import records
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import model_dir as model_dirs
@@ -463,16 +462,7 @@ def test_run_without_pictures_is_compared_on_random_ones(trained, tmp_path, caps
 @pytest.mark.parametrize(("format", "run"), [("litert", _run), ("onnx", _run_onnx)])
 def test_weights_of_the_zoo_equal_keras(tmp_path, capsys, format, run):
     """With the size, mean and std of their metadata, as published weights have them."""
-    model = zoo.create_model("lambda_resnet_tiny", num_classes=2)
-    randomize_normalizations(model)
-    texts = {
-        "input_size": "16",
-        "mean": "0.3, 0.4, 0.5",
-        "std": "0.2, 0.25, 0.3",
-        "num_classes": "2",
-    }
-    weight_files.save(model, tmp_path / "tiny.safetensors", texts)
-    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    model = write_tiny_weights(tmp_path)
     words = [
         "--model=lambda_resnet_tiny",
         f"--weights={tmp_path / 'tiny.safetensors'}",

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file of weights with the metadata that published ones have."""
+
+from pathlib import Path
+
+import keras
+from helpers import randomize_normalizations
+
+from lambdanet.models import zoo
+from lambdanet.models.weights import weight_files
+
+
+def write_tiny_weights(folder: Path) -> keras.Model:
+    """Writes tiny.safetensors and names.txt, of two classes at 16 pixels, and returns the model."""
+    model = zoo.create_model("lambda_resnet_tiny", num_classes=2)
+    randomize_normalizations(model)
+    texts = {
+        "input_size": "16",
+        "mean": "0.3, 0.4, 0.5",
+        "std": "0.2, 0.25, 0.3",
+        "num_classes": "2",
+    }
+    weight_files.save(model, folder / "tiny.safetensors", texts)
+    (folder / "names.txt").write_text("cat\ndog\n")
+    return model
