@@ -21,6 +21,7 @@ from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAt
 from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.models.output_stride import ShiftedCopies
 
 
 def count_parameters(model: keras.Model) -> int:
@@ -36,8 +37,10 @@ def count_flops(model: keras.Model, count_lambdas: bool = True) -> int:
       count_lambdas: whether to count computing and applying lambdas, or only the layers' projections.
 
     Raises:
-      InputError: the input size is unknown.
+      InputError: the input size is unknown, or the model has an output stride.
     """
+    if any(isinstance(layer, ShiftedCopies) for layer in model.layers):
+        raise InputError("FLOPs of a model with an output_stride are not counted")
     if None in model.input_shape[1:]:
         raise InputError(
             f"FLOPs need a known input size, got a model of {model.input_shape}; pass input_size="

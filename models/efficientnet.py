@@ -72,7 +72,7 @@ class EfficientNet(Architecture):
         if builder != LayerBuilder():
             raise InputError(
                 f"efficientnet_{self.variant} is there for comparison as keras.applications makes it: "
-                "it takes no kernel_regularizer, no batch_norm and no activation"
+                "it takes no kernel_regularizer, batch_norm, activation or output_stride"
             )
         library = sys.modules[keras.applications.EfficientNetB0.__module__]
         trunk = library.EfficientNet(

@@ -12,6 +12,7 @@ from lambdanet.layers.batch_norm import (
     OnePassBatchNormalization,
     PooledBatchNormalization,
 )
+from lambdanet.models.output_stride import NATIVE
 
 CLASSIFIER = "logits"  # the name of the last layer
 DROPOUT = "dropout"  # the name of the layer before it, if any
@@ -31,12 +32,14 @@ class LayerBuilder:
       activation: the activation of every block; None: the network's (see `for_network`).
       symmetric_padding: whether strided convolutions pad both sides equally, as in PyTorch, or as
         TensorFlow's "same".
+      output_stride: the largest stride of a map; see `lambdanet.models.output_stride`.
     """
 
     kernel_regularizer: Any = None
     batch_norm: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     activation: str | None = None
     symmetric_padding: bool = False
+    output_stride: int = NATIVE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_norm", {**BATCH_NORM, **self.batch_norm})

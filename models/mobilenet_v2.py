@@ -9,6 +9,7 @@ from lambdanet.backend import Tensor, compat, keras
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
+from lambdanet.models.output_stride import FinerMaps
 from lambdanet.models.spatial_ops import option_names
 
 # Sandler et al. 2018, table 2: expansion, channels and strides of each group of blocks.
@@ -102,12 +103,13 @@ class MobileNetV2(Architecture):
         options = {**self.options, **overrides}
         x = builder.conv_norm_act(images, STEM_FILTERS, 3, 2, "stem")
         level = 1
-        endpoints = {}
+        finer = FinerMaps(builder.output_stride, 2)
         num_blocks = sum(map(len, self.blocks))
         for number, (letter, expansion, filters, strides) in enumerate(
             self._blocks(), start=1
         ):
             name = f"block{number}"
+            x = finer.before_block(x, strides, name)
             residual = x
             if letter == "L":
                 x = lightweight_lambda_block(builder, x, filters, name, **options)
@@ -119,8 +121,8 @@ class MobileNetV2(Architecture):
                     x = StochasticDepth(drop_rate, name=f"{name}_drop")(x)
                 x = compat.Add(name=f"{name}_add")([x, residual])
             level += strides > 1
-            endpoints[str(level)] = x
-        return endpoints
+            finer.after_block(x, str(level))
+        return finer.endpoints()
 
     def embedding(
         self,

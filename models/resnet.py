@@ -15,6 +15,7 @@ from lambdanet.backend.tensors import ceil_div
 from lambdanet.layers.channel_attention import SqueezeExcite
 from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
+from lambdanet.models.output_stride import FinerMaps
 from lambdanet.models.spatial_ops import BlockContext, Convolution, SpatialOperation
 
 # Keras walks a functional graph by recursion, one frame per layer, when it builds or loads a model; the
@@ -202,10 +203,12 @@ class ResNet(Architecture):
         }
         half, x = self.stem.build(builder, images, self.stem.filters)
         endpoints = {} if half is None else {"1": half}
+        finer = FinerMaps(builder.output_stride, self.stem.strides)
         for letter, context in self._contexts(stochastic_depth_rate):
+            x = finer.before_block(x, context.strides, context.name)
             x = blocks[letter](builder, x, context)
-            endpoints[str(context.stage + 2)] = x
-        return endpoints
+            finer.after_block(x, str(context.stage + 2))
+        return endpoints | finer.endpoints()
 
     def embedding(
         self,

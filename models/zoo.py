@@ -35,8 +35,10 @@ from lambdanet.models import (
 from lambdanet.models.inference import InferenceModel  # noqa: F401, so that Keras loads one
 from lambdanet.models.layer_builder import POOLINGS, Architecture, LayerBuilder
 from lambdanet.models.names import ModelInfo
+from lambdanet.models.output_stride import NATIVE, OUTPUT_STRIDES
 from lambdanet.models.weights import pretrained, weight_files
 
+EMBEDDING = "embedding"
 MODELS: dict[str, Architecture] = {
     **resnet_50.MODELS,
     **resnet_rs.MODELS,
@@ -95,7 +97,8 @@ def create_model(
     batch_norm: Mapping[str, Any] | None = None,
     activation: str | None = None,
     pooling: str | None = "avg",
-    out_levels: Sequence[int] | None = None,
+    out_levels: Sequence[int | str] | None = None,
+    output_stride: int = NATIVE,
     **overrides: Any,
 ) -> keras.Model:
     """Builds a model of the zoo.
@@ -120,14 +123,18 @@ def create_model(
       batch_norm: arguments of every batch normalization, over momentum 0.9 and epsilon 1e-5.
       activation: the name of the activation of every block, such as "swish"; None: the network's.
       pooling: the pooling of the last map, "avg" or "max"; with `num_classes=0` also None: the map itself.
-      out_levels: with `features_only`, the levels to return, any of 1 to 5; level i is at stride 2**i. None:
-        all but level 1.
+      out_levels: with `features_only`, the levels to return, any of 1 to 5; level i is at stride 2**i. Beside
+        them, "embedding" is what the classifier reads. None: levels 2 to 5.
+      output_stride: the largest stride of a map, 8, 16 or 32, with the same weights: below 32, the last maps
+        are finer, as segmentation needs, and layers see them as with a dilation (Chen et al. 2017); see
+        `lambdanet.models.output_stride`.
       **overrides: options of the model's layers, such as `key_dim=8` for lambda layers.
 
     Returns:
       A functional model: normalized float32 images [b, h, w, in_channels] -> float32 logits
       [b, num_classes], or with `num_classes=0` the embedding [b, d], or with `features_only` maps
-      {level: [b, h / 2**level, w / 2**level, d]}. On a CPU, b = 0 needs XLA or TF_ENABLE_ONEDNN_OPTS=0.
+      {level: [b, h / s, w / s, d]} with s the smaller of 2**level and `output_stride`. On a CPU, b = 0 needs
+      XLA or TF_ENABLE_ONEDNN_OPTS=0.
 
     Raises:
       InputError: the model or an override is unknown, a value is out of range, or the weights do not fit.
@@ -156,6 +163,9 @@ def create_model(
     if out_levels is not None and not features_only:
         raise invalid("out_levels", "None without features_only=True", out_levels)
     check_rates(dropout_rate=dropout_rate, stochastic_depth_rate=stochastic_depth_rate)
+    if not is_integer(output_stride) or output_stride not in OUTPUT_STRIDES:
+        accepted = ", ".join(map(str, OUTPUT_STRIDES))
+        raise invalid("output_stride", f"one of {accepted}", output_stride)
     path = (
         None
         if weights is None
@@ -165,15 +175,16 @@ def create_model(
         _checked_regularizer(kernel_regularizer),
         _checked_batch_norm(batch_norm),
         _checked_activation(activation),
+        output_stride=int(output_stride),
     )
     images = keras.Input([*_image_size(input_size), in_channels], name="images")
     features = architecture.endpoints(
         images, builder, stochastic_depth_rate, **overrides
     )
-    maps = _select_levels(features, out_levels)
+    embedding = architecture.embedding(features, builder, pooling)
+    maps = _select_levels({**features, EMBEDDING: embedding}, out_levels)
     if features_only and path is None:
         return keras.Model(images, maps, name=name)
-    embedding = architecture.embedding(features, builder, pooling)
     whole = keras.Model(
         images, builder.classifier(embedding, num_classes or 1, dropout_rate), name=name
     )
@@ -259,21 +270,22 @@ def _checked_pooling(pooling: str | None, num_classes: int) -> str | None:
 
 
 def _select_levels(
-    features: Mapping[str, Any], levels: Sequence[int] | None
+    features: Mapping[str, Any], levels: Sequence[int | str] | None
 ) -> dict[str, Any]:
-    """The endpoints of the given levels; None means all but level 1."""
+    """The endpoints of the given levels; None means all from level 2 on."""
     if levels is None:
-        return {level: x for level, x in features.items() if level != "1"}
-    known = [int(level) for level in features]
+        return {level: x for level, x in features.items() if level in "2345"}
+    known = [int(level) for level in features if level != EMBEDDING]
     if (
         not isinstance(levels, Sequence)
         or not levels
-        or not all(is_integer(i) and i in known for i in levels)
+        or not all(i == EMBEDDING or (is_integer(i) and i in known) for i in levels)
     ):
         raise invalid(
             "out_levels", f"some of the levels {', '.join(map(str, known))}", levels
         )
-    return {str(int(level)): features[str(int(level))] for level in levels}
+    names = [level if level == EMBEDDING else str(int(level)) for level in levels]
+    return {name: features[name] for name in names}
 
 
 def _image_size(

@@ -9,6 +9,7 @@ from lambdanet import backend
 from lambdanet.backend import keras
 from lambdanet.models import zoo
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
+from lambdanet.models.output_stride import NATIVE
 from lambdanet.models.resnet import ResNet
 
 
@@ -40,6 +41,7 @@ def small_model(
     num_classes: int = 3,
     in_channels: int = 3,
     features_only: bool = False,
+    output_stride: int = NATIVE,
     **fields: Any,
 ) -> keras.Model:
     """Returns a model of few blocks at a quarter of the width; `fields` are others of the architecture."""
@@ -58,7 +60,7 @@ def small_model(
                     width // part for width in getattr(architecture, field)
                 )
     architecture = dataclasses.replace(architecture, **fields)
-    builder = LayerBuilder()
+    builder = LayerBuilder(output_stride=output_stride)
     images = keras.Input([input_size, input_size, in_channels])
     features = architecture.endpoints(images, builder)
     if features_only:
