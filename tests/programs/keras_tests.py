@@ -271,7 +271,10 @@ class Float64Test(testing.TestCase):
         import torch
 
         random = np.random.default_rng(0)
-        x, direction = (torch.tensor(random.normal(size=shape)) for _ in range(2))
+        place = K.convert_to_tensor(0.0).device
+        x, direction = (
+            torch.tensor(random.normal(size=shape), device=place) for _ in range(2)
+        )
         layer(x)
         for weight in layer.weights:
             weight.assign(random_value(weight.path, weight.shape, 0.3))

@@ -264,7 +264,8 @@ def with_torch(layer, x, arguments):
     import torch
 
     inference = layer(x, **arguments)
-    x = torch.tensor(x, requires_grad=True)
+    place = K.convert_to_tensor(x).device
+    x = torch.tensor(x, device=place, requires_grad=True)
     outputs = call_for_training(layer, x, arguments)
     torch.sin(outputs).sum().backward()
     return (
