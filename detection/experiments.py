@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experiments for `--experiment`: Model Garden's own with backbones of the zoo, and the papers'.
 
-lambda_resnet/STOCK           each of Model Garden's detection and classification experiments with a ResNet
+lambda_resnet/STOCK           Model Garden's experiments with a ResNet that detect, segment or classify
 mobilenet_v2_lambda/STOCK     each of those with MobileNetV2
 maskrcnn_lambda_resnet_coco   Bello 2021, appendix F.3; with `:MODEL`, a row of Table 14
 maskrcnn_halo_resnet_coco     Vaswani et al. 2021, appendix C.4; with `:ROW`, a row of Table A4
@@ -26,6 +26,7 @@ from lambdanet.detection.modeling.backbones import (
 )
 from lambdanet.errors import check_known
 from lambdanet.models import zoo
+from lambdanet.models.output_stride import NATIVE
 
 # Images of COCO 2017.
 COCO_TRAIN = 118_287
@@ -132,16 +133,22 @@ def equivalent_backbone(stock: hyperparams.Config) -> Backbone | None:
     """Returns the backbone of the zoo that replaces one of Model Garden, or None if there is none."""
     config = stock.get()
     rate: Any = config.get("stochastic_depth_drop_rate") if config else None
+    # Only Model Garden's backbones for segmentation have an output stride.
+    output_stride = getattr(config, "output_stride", None) or NATIVE
     if stock.type == "mobilenet" and config.model_id == "MobileNetV2":
-        options = MobileNetV2Lambda(stochastic_depth_drop_rate=rate or 0.0)
+        options = MobileNetV2Lambda(
+            stochastic_depth_drop_rate=rate or 0.0, output_stride=output_stride
+        )
         return Backbone(type="mobilenet_v2_lambda", mobilenet_v2_lambda=options)
-    model_id = f"lambda_resnet_{config.model_id}" if stock.type == "resnet" else ""
+    is_resnet = stock.type in ("resnet", "dilated_resnet")
+    model_id = f"lambda_resnet_{config.model_id}" if is_resnet else ""
     if model_id not in zoo.MODELS:
         return None
     options = LambdaResNet(
         model_id=model_id,
         stochastic_depth_drop_rate=rate,
-        bn_trainable=config.bn_trainable,
+        bn_trainable=getattr(config, "bn_trainable", True),
+        output_stride=output_stride,
     )
     return Backbone(type="lambda_resnet", lambda_resnet=options)
 

@@ -51,6 +51,7 @@ with _hidden("tensorflow_text"):
         image_classification,
         maskrcnn,
         retinanet,
+        semantic_segmentation,
     )
     from official.vision.dataloaders import classification_input, tf_example_decoder
     from official.vision.modeling.backbones import factory as backbone_factory
@@ -59,4 +60,5 @@ with _hidden("tensorflow_text"):
     from official.vision.tasks import image_classification as image_classification_tasks
     from official.vision.tasks import maskrcnn as maskrcnn_tasks
     from official.vision.tasks import retinanet as retinanet_tasks
+    from official.vision.tasks import semantic_segmentation as segmentation_tasks
     from official.vision.utils import summary_manager

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from lambdanet.backend import keras
 from lambdanet.backend.strategies import average_on_read
 from lambdanet.detection.model_garden import (
     backbone_configs,
@@ -24,6 +25,7 @@ from lambdanet.detection.model_garden import (
 from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
 from lambdanet.models.mobilenet_v2 import MobileNetV2
+from lambdanet.models.output_stride import NATIVE, last_by_stride
 from lambdanet.models.resnet import ResNet
 from lambdanet.models.tf_keras_model import TfKerasModel
 from lambdanet.training.run.build import policy
@@ -48,6 +50,8 @@ class ZooNetwork(hyperparams.Config):
       num_heads: the number of heads.
       scope: the scope of the positions; 0 for the whole map.
       implementation: the implementation of the position lambda.
+      output_stride: the largest stride of a map, 8, 16 or 32, as for `lambdanet.create_model`. The last map
+        of each stride is the endpoint of its level, as in Model Garden's `dilated_resnet`.
     """
 
     model_id: str = ""
@@ -57,6 +61,7 @@ class ZooNetwork(hyperparams.Config):
     num_heads: int | None = None
     scope: int | None = None
     implementation: str | None = None
+    output_stride: int = NATIVE
 
 
 @dataclasses.dataclass
@@ -115,6 +120,8 @@ def check_model_id(family: str, model_id: str) -> None:
 class ZooBackbone(TfKerasModel):
     """A network of the zoo without its classifier: images -> {"2": ..., "5": ...} at strides 4 to 32.
 
+    With an output stride, only the last map of each stride: {"2": ..., "4": ...} at strides 4 to 16.
+
     It computes in the precision of tf_keras's global policy.
 
     Args:
@@ -148,6 +155,12 @@ class ZooBackbone(TfKerasModel):
                 features_only=True,
                 **arguments,
             )
+        by_stride = last_by_stride(
+            network.output, arguments.get("output_stride", NATIVE)
+        )
+        if len(by_stride) < len(network.output):
+            endpoints = {str(level): x for level, x in by_stride.items()}
+            network = keras.Model(network.input, endpoints, name=network.name)
         super().__init__(network, name=model_id)
         self._arguments = {
             "model_id": model_id,

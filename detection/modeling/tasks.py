@@ -22,6 +22,8 @@ from lambdanet.detection.model_garden import (
     maskrcnn_tasks,
     retinanet,
     retinanet_tasks,
+    segmentation_tasks,
+    semantic_segmentation,
     task_factory,
 )
 from lambdanet.detection.modeling import backbones, initialize
@@ -45,10 +47,20 @@ class ImageClassificationTask(image_classification.ImageClassificationTask):
     """Image classification."""
 
 
+@dataclasses.dataclass
+class SemanticSegmentationTask(semantic_segmentation.SemanticSegmentationTask):
+    """Semantic segmentation."""
+
+
 # Model Garden's configuration of a task -> ours.
 TASK_CLASSES: dict[Any, Any] = {
     ours.__bases__[0]: ours
-    for ours in (MaskRCNNTask, RetinaNetTask, ImageClassificationTask)
+    for ours in (
+        MaskRCNNTask,
+        RetinaNetTask,
+        ImageClassificationTask,
+        SemanticSegmentationTask,
+    )
 }
 
 
@@ -110,9 +122,12 @@ def check_model(model: hyperparams.Config) -> None:
     """
     check_backbone(model.backbone)
     size = list(model.input_size or [])
+    if isinstance(model, semantic_segmentation.SemanticSegmentationModel):
+        # For images of any size.
+        size = [1 if side is None else side for side in size]
     if len(size) != 3 or not all(isinstance(side, int) and side > 0 for side in size):
         raise invalid("task.model.input_size", "[height, width, channels]", size)
-    if "max_level" not in model:  # a classifier, for images of any size
+    if not hasattr(model, "detection_generator"):  # no detector: images of any size
         return
     if model.backbone.type in backbones.FAMILIES and model.decoder.type == "identity":
         accepted = f"fpn or nasfpn with the backbone {model.backbone.type!r}"
@@ -226,6 +241,11 @@ class ImageClassification(
     ZooTaskMixin, image_classification_tasks.ImageClassificationTask
 ):
     """Image classification."""
+
+
+@task_factory.register_task_cls(SemanticSegmentationTask)
+class SemanticSegmentation(ZooTaskMixin, segmentation_tasks.SemanticSegmentationTask):
+    """Semantic segmentation."""
 
 
 def synchronize_batch_norm(layer: keras.layers.Layer) -> None:

@@ -15,7 +15,7 @@ from pycocotools.coco import COCO
 
 from lambdanet.detection import evaluate, export, predict
 from lambdanet.detection.configs import resolve
-from lambdanet.detection.data.scenes import write_shapes
+from lambdanet.detection.data.scene_files import write_shapes
 from lambdanet.detection.model_garden import train_utils
 from lambdanet.detection.run import model_dir
 from lambdanet.detection.serving import coco_table, prediction, saved_model

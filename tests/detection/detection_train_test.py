@@ -478,6 +478,57 @@ def test_retinanet_step_lowers_the_loss():
     assert np.isfinite(losses).all() and losses[2] < losses[0]
 
 
+SEGMENTATION = """
+runtime: {distribution_strategy: one_device, mixed_precision_dtype: float32}
+task:
+  model:
+    num_classes: 3
+    input_size: [64, 64, 3]
+    backbone: {type: lambda_resnet, lambda_resnet: {model_id: lambda_resnet_tiny, output_stride: 16}}
+    decoder: {aspp: {num_filters: 16, dilation_rates: [1, 2]}}
+    head: {num_filters: 16, low_level_num_filters: 8}
+  train_data: &data {input_path: DATA, output_size: [64, 64], global_batch_size: 2, shuffle_buffer_size: 2}
+  validation_data: {<<: *data, is_training: false, groundtruth_padded_size: [64, 64]}
+trainer: {train_steps: 2, steps_per_loop: 2, summary_interval: 2, checkpoint_interval: 2,
+  validation_interval: 2, validation_steps: 1}
+"""
+
+
+def test_segmentation_of_model_garden_trains_on_records(tmp_path, capsys):
+    """DeepLabV3+, whose low and high maps are those at strides 4 and 16."""
+    random = np.random.default_rng(0)
+    records = []
+    for _ in range(2):
+        image = random.integers(0, 256, [64, 64, 3], np.uint8)
+        classes = random.integers(0, 3, [64, 64, 1], np.uint8)
+        features = {
+            "image/encoded": [tf.io.encode_png(image).numpy()],
+            "image/segmentation/class/encoded": [tf.io.encode_png(classes).numpy()],
+        }
+        sizes = {"image/height": [64], "image/width": [64]}
+        feature = {
+            name: tf.train.Feature(bytes_list=tf.train.BytesList(value=value))
+            for name, value in features.items()
+        } | {
+            name: tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+            for name, value in sizes.items()
+        }
+        records.append(tf.train.Example(features=tf.train.Features(feature=feature)))
+    data = write(tmp_path / "data", *records)
+    (tmp_path / "small.yaml").write_text(SEGMENTATION.replace("DATA", str(data)))
+    words = [
+        "--experiment=lambda_resnet/seg_deeplabv3plus_pascal",
+        "--mode=train_and_eval",
+        f"--model_dir={tmp_path}/run",
+        f"--config_file={tmp_path}/small.yaml",
+    ]
+    assert command_line.main(train.COMMAND, words) == 0, capsys.readouterr().err
+    checkpoint = tf.train.latest_checkpoint(str(tmp_path / "run"))
+    assert checkpoint.endswith("ckpt-2")
+    shapes = dict(tf.train.list_variables(checkpoint))
+    assert any("backbone" in name for name in shapes)
+
+
 @pytest.mark.slow
 def test_model_gardens_driver_with_experiments_imported(tmp_path):
     """The program in the docstring of `lambdanet.detection`, in a process of its own."""

@@ -42,6 +42,32 @@ DERIVED = {
         "retinanet_resnetfpn_coco",
         "lambda_resnet_50",
     ),
+    "lambda_resnet/semantic_segmentation": (
+        "semantic_segmentation",
+        "lambda_resnet_50",
+    ),
+    "lambda_resnet/seg_deeplabv3_pascal": ("seg_deeplabv3_pascal", "lambda_resnet_101"),
+    "lambda_resnet/seg_deeplabv3plus_pascal": (
+        "seg_deeplabv3plus_pascal",
+        "lambda_resnet_101",
+    ),
+    "lambda_resnet/seg_deeplabv3plus_cityscapes": (
+        "seg_deeplabv3plus_cityscapes",
+        "lambda_resnet_101",
+    ),
+    "lambda_resnet/seg_resnetfpn_pascal": ("seg_resnetfpn_pascal", "lambda_resnet_50"),
+    "mobilenet_v2_lambda/mnv2_deeplabv3_pascal": (
+        "mnv2_deeplabv3_pascal",
+        "mobilenet_v2_lambda",
+    ),
+    "mobilenet_v2_lambda/mnv2_deeplabv3_cityscapes": (
+        "mnv2_deeplabv3_cityscapes",
+        "mobilenet_v2_lambda",
+    ),
+    "mobilenet_v2_lambda/mnv2_deeplabv3plus_cityscapes": (
+        "mnv2_deeplabv3plus_cityscapes",
+        "mobilenet_v2_lambda",
+    ),
     "mobilenet_v2_lambda/mobilenet_imagenet": (
         "mobilenet_imagenet",
         "mobilenet_v2_lambda",
@@ -51,7 +77,11 @@ DERIVED = {
         "mobilenet_v2_lambda",
     ),
 }
-BACKBONE = {"stochastic_depth_drop_rate": 0.0, "bn_trainable": True}
+BACKBONE = {
+    "stochastic_depth_drop_rate": 0.0,
+    "bn_trainable": True,
+    "output_stride": 32,
+}
 LEARNING_RATE = "trainer.optimizer_config.learning_rate.stepwise"
 WARMUP = "trainer.optimizer_config.warmup.linear"
 
@@ -123,6 +153,7 @@ def test_every_stock_experiment_with_a_resnet_is_derived_from():
         task = config_of(name).task
         if type(task) in tasks.TASK_CLASSES and task.model.backbone.type in (
             "resnet",
+            "dilated_resnet",
             "mobilenet",
         ):
             with_resnet.add(name)
@@ -148,7 +179,12 @@ def test_derived_experiment_differs_in_its_backbone_alone(experiment):
         }
         expected["task.model.decoder.type"] = "fpn"
     assert difference(experiment, stock) == expected
-    assert model_of(experiment) == {"model_id": model_id, **BACKBONE}
+    output_stride = 16 if "deeplab" in experiment else 32
+    assert model_of(experiment) == {
+        **BACKBONE,
+        "model_id": model_id,
+        "output_stride": output_stride,
+    }
     # Classifiers accept any size.
     side = 256 if "coco" in experiment or "retinanet" in experiment else 240
     resolve.resolve(

@@ -21,7 +21,8 @@ from pycocotools.coco import COCO
 from lambdanet.detection import shapes
 from lambdanet.detection.data import scenes
 from lambdanet.detection.data.masks import mask_to_polygons, mask_to_run_lengths
-from lambdanet.detection.data.scenes import NUM_CLASSES, write_shapes
+from lambdanet.detection.data.scene_files import write_shapes
+from lambdanet.detection.data.scenes import NUM_CLASSES
 from lambdanet.errors import InputError
 
 TRAIN, VAL = 12, 5
