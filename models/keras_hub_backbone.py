@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network of the zoo as a backbone of KerasHub, for the tasks of that library."""
 
+from pathlib import Path
 from typing import Any
 
 from keras_hub.models import FeaturePyramidBackbone
 
 from lambdanet.backend import keras
 from lambdanet.models import zoo
+from lambdanet.models.output_stride import NATIVE, last_by_stride
+
+LEVELS = (2, 3, 4, 5)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
 class LambdaNetBackbone(FeaturePyramidBackbone):
-    """The trunk of a network of the zoo: images [b, h, w, c] -> its last map, [b, h / 32, w / 32, d].
+    """The trunk of a network of the zoo: images [b, h, w, c] -> the map that is pooled for its classifier.
 
-    `pyramid_outputs` has the maps at strides 4, 8, 16 and 32 as "P2" to "P5". Needs Keras 3 and keras-hub.
+    `pyramid_outputs` has the last maps at strides 4, 8, 16 and 32 as "P2" to "P5", those of KerasHub's
+    DeepLabV3 segmenter and RetinaNet detector; with an `output_stride` of 16, the last one is "P4". Needs
+    Keras 3 and keras-hub.
 
     Args:
       name: one of `lambdanet.list_models()`.
@@ -25,19 +31,39 @@ class LambdaNetBackbone(FeaturePyramidBackbone):
     """
 
     def __init__(self, name: str, options: dict[str, Any] | None = None, **kwargs: Any):
-        trunk = zoo.create_model(name, **(options or {}), features_only=True)
-        super().__init__(inputs=trunk.input, outputs=trunk.output["5"], **kwargs)
-        self.pyramid_outputs = {
-            f"P{level}": features for level, features in trunk.output.items()
-        }
+        options = options or {}
+        trunk = zoo.create_model(
+            name,
+            **options,
+            num_classes=0,
+            pooling=None,
+            features_only=True,
+            out_levels=[*LEVELS, zoo.EMBEDDING],
+        )
+        maps = trunk.output
+        super().__init__(inputs=trunk.input, outputs=maps[zoo.EMBEDDING], **kwargs)
         self.network = name
-        self.options = options or {}
+        self.options = options
+        levels = {str(level): maps[str(level)] for level in LEVELS}
+        by_stride = last_by_stride(levels, options.get("output_stride", NATIVE))
+        self.pyramid_outputs = {f"P{level}": x for level, x in by_stride.items()}
 
     @classmethod
     def from_preset(
         cls, preset: str, load_weights: bool = True, **kwargs: Any
     ) -> "LambdaNetBackbone":
-        """Returns the backbone of a network of the zoo, with its published weights."""
+        """Returns the backbone of a network of the zoo, with its published weights, or the one in a folder.
+
+        Args:
+          preset: one of `lambdanet.list_models()`, or a preset of KerasHub such as a folder.
+          load_weights: whether the weights are those of the preset, or random.
+          **kwargs: arguments of the backbone.
+
+        Raises:
+          InputError: there is no network of this name, and no folder.
+        """
+        if Path(preset).is_dir() or "://" in preset:
+            return super().from_preset(preset, load_weights, **kwargs)
         return cls(preset, {"weights": "imagenet"} if load_weights else None, **kwargs)
 
     def get_config(self) -> dict[str, Any]:

@@ -15,6 +15,8 @@ layers with their content, and all kinds of attention. Every second position of 
 of the network without an output stride.
 """
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from lambdanet import backend as K
@@ -25,6 +27,17 @@ from lambdanet.layers.layer import Layer
 
 NATIVE = 32  # the stride of the last map of all networks
 OUTPUT_STRIDES = (8, 16, NATIVE)
+
+
+def last_by_stride(maps: Mapping[str, Any], output_stride: int) -> dict[int, Any]:
+    """Returns the last map at each stride, by the logarithm of the stride.
+
+    Args:
+      maps: the maps of a network by level, from the first to the last.
+      output_stride: the largest stride of a map.
+    """
+    last_level = int(math.log2(output_stride))
+    return {min(int(level), last_level): x for level, x in maps.items()}
 
 
 class FinerMaps:

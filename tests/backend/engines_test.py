@@ -98,10 +98,18 @@ def test_layers_pass_the_test_of_keras(engine):
 @pytest.mark.skipif(
     importlib.util.find_spec("keras_hub") is None, reason="keras-hub is not installed"
 )
-def test_backbone_of_keras_hub(monkeypatch):
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    shown = subprocess.run(**program("keras_hub_backbone.py"), capture_output=True)
-    assert shown.returncode == 0, shown.stderr
+@pytest.mark.parametrize(
+    ("code", "engine"),
+    [
+        ("keras_hub_backbone.py", "torch"),
+        ("keras_hub_tasks.py", "torch"),
+        ("keras_hub_tasks.py", "jax"),
+    ],
+)
+def test_networks_in_keras_hub(code, engine):
+    environment = {**os.environ, **ENGINES[engine]}
+    done = subprocess.run(**{**program(code), "env": environment}, capture_output=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_initial_weights_are_the_same_on_each_engine(computed):
