@@ -3,6 +3,7 @@
 #
 #   make demo    train on handwritten digits, evaluate, export, predict
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
+#   make demo-segmentation   a DeepLabV3+ on these shapes, with lambda layers and with convolutions
 #   make test    layers, models, weights, training, export and commands: test-tensorflow and test-jax
 #   make test-rest   the tests that need more: PyTorch and timm, TF Model Garden on tf_keras, Beam, the TPU compiler, the
 #                documentation or a browser
@@ -52,6 +53,7 @@ ON_JAX := tests/training/train_test.py tests/training/trained_export_test.py tes
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
 DETECTION := $(BIN)/python -m lambdanet.detection
 SHAPES := $(DETECTION).shapes --out=demo/shapes
+SEGMENTATION := $(BIN)/python -m benchmarks.segmentation --out=demo/segmentation
 SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mode=train \
 	--model_dir=demo/shapes_run --config_file=demo/shapes/config.yaml
 SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
@@ -64,7 +66,7 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
 	.venv-newest/bin/python -m pytest --noconftest --numprocesses=2
 
-.PHONY: demo demo-detection docs tables figures test test-rest test-all test-tensorflow test-jax \
+.PHONY: demo demo-detection demo-segmentation docs tables figures test test-rest test-all test-tensorflow test-jax \
 	test-newest test-experiments test-plain-cpu test-tensorflow-2.21 coverage check lint format results lock hooks release-check clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
@@ -91,6 +93,11 @@ demo-detection: .venv/detection.stamp
 	$(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found --min_confidence=0.8 \
 		demo/shapes/val/00000[1-9].jpg
 	@echo "$$WHAT_NOW_DETECTION"
+
+# Does nothing where its folder exists.
+demo-segmentation: .venv/demo.stamp
+	@mkdir -p demo
+	@test -d demo/segmentation || { echo "$(SEGMENTATION)" && TF_CPP_MIN_LOG_LEVEL=3 $(SEGMENTATION); }
 
 # A process has one backend: what training promises is tested on JAX once more.
 ifdef TESTFLAGS
