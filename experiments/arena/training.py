@@ -36,7 +36,7 @@ def train(cell: Cell, machine: str = "", epochs: int | None = None) -> dict[str,
     """
     start = time.process_time()
     task = cell.setup.task
-    model, reset = _compiled(cell.setup)
+    model, reset = compiled_network(cell.setup)
     reset(cell.seed)
     epochs = epochs or task.epochs
     curve = []
@@ -108,7 +108,7 @@ def _accuracy(model: keras.Model, examples: Examples) -> float:
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(setup: Setup) -> tuple[keras.Model, Any]:
+def compiled_network(setup: Setup) -> tuple[keras.Model, Any]:
     """Returns a compiled network and the function that starts it again from a seed, without compiling."""
     model = build_network(setup)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
