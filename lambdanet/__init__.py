@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.layers.position_embedding import (
         UnstructuredPositionEmbedding as UnstructuredPositionEmbedding,
     )
+    from lambdanet.layers.slice_lambda_layer import SliceLambdaLayer as SliceLambdaLayer
     from lambdanet.layers.stochastic_depth import StochasticDepth as StochasticDepth
     from lambdanet.models.as_tf_keras import as_tf_keras as as_tf_keras
     from lambdanet.models.classifier import class_names as class_names
@@ -73,6 +74,7 @@ _EXPORTS = {
         "RelativePositionEmbedding",
         "UnstructuredPositionEmbedding",
     ),
+    "lambdanet.layers.slice_lambda_layer": ("SliceLambdaLayer",),
     "lambdanet.layers.stochastic_depth": ("StochasticDepth",),
     "lambdanet.models.classifier": (
         "class_names",

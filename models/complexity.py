@@ -21,6 +21,7 @@ from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAt
 from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.layers.slice_lambda_layer import SliceLambdaLayer
 from lambdanet.models.output_stride import ShiftedCopies
 
 
@@ -124,13 +125,16 @@ def _lambda_layer(layer: LambdaLayer) -> int:
     v = _output_shape(layer)[-1] // h
     context = [1] if layer.content else []
     if layer.position is not None:
-        scopes = per_axis(getattr(layer.position, "scope", None), len(spatial))
-        seen = [min(r or side, side) for r, side in zip(scopes, spatial, strict=True)]
+        sides = spatial[isinstance(layer, SliceLambdaLayer) :]
+        scopes = per_axis(getattr(layer.position, "scope", None), len(sides))
+        seen = [min(r or side, side) for r, side in zip(scopes, sides, strict=True)]
         axis = layer.position.causal_axis
         if axis is not None and scopes[axis] is not None:
             seen[axis] = min(scopes[axis] // 2 + 1, spatial[axis])
         context.append(math.prod(seen))
-    # For content and position each: computing the lambdas, and applying them.
+    if isinstance(layer, SliceLambdaLayer):
+        context.append(min(layer.slice_scope, spatial[0]))
+    # For content and positions each: computing the lambdas, and applying them.
     return _projections(layer) + sum(
         n * m * lambdas * k * u * v + n * h * k * v for m in context
     )
@@ -192,11 +196,15 @@ def _halo_attention(layer: HaloAttention) -> int:
 
 MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     keras.layers.Conv2D: _convolution,
+    keras.layers.Conv3D: _convolution,
+    keras.layers.Conv2DTranspose: _projections,
+    keras.layers.Conv3DTranspose: _projections,
     keras.layers.DepthwiseConv2D: _convolution,
     keras.layers.Dense: _convolution,
     SqueezeExcite: _kernel_size,
     EfficientChannelAttention: _efficient_channel_attention,
     LambdaLayer: _lambda_layer,
+    SliceLambdaLayer: _lambda_layer,
     GlobalAttention: _global_attention,
     AxialAttention: _axial_attention,
     LinearAttention: _linear_attention,

@@ -423,7 +423,8 @@ class LambdaLayer(CausalLayer):
             constant = copied_config(self.position) | {"constant_tables": True}
             config["position"] = type(self.position).from_config(constant)
         copy = rebuild_layer(self, config)
-        copy_folded(self, copy, ("_queries", "_keys", "_values", "position"))
+        parts = "_queries", "_keys", "_values", "position", "slice_position"
+        copy_folded(self, copy, parts)  # the last one in SliceLambdaLayer
         return copy
 
     def get_build_config(self) -> dict[str, Any] | None:

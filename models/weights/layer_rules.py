@@ -20,16 +20,20 @@ from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.layer import check_plain
 from lambdanet.layers.position_embedding import UnstructuredPositionEmbedding
+from lambdanet.layers.slice_lambda_layer import SliceLambdaLayer
 from lambdanet.models.weights import tensor_files, timm_rules
 from lambdanet.models.weights.timm_rules import BATCH_NORM, WeightRule
 
 Tensors = Mapping[str, np.ndarray]
 
 TABLE = "position/table"
+SLICE_TABLE = "slice_position/table"
 # Tensors of positions: the kernel and the bias of a convolution, or else a kernel alone,
 KERNEL = "pos_conv.weight"
 BIASES = ("pos_conv.bias", "conv_lambda.bias")  # conv_lambda is timm's
 EMBEDDING = "embedding"
+# a second convolution, across slices, LambdaUNet's and ATOMMIC's copy of it,
+SLICE_KERNELS = ("tem_conv.weight", "temp_conv.weight")
 # a table for a whole map, or the embeddings of all pairs of positions, lucidrains' in Keras.
 RELATIVE = "rel_pos_emb"
 PAIRS = "pos_emb"
@@ -38,13 +42,7 @@ TORCH_EPSILON = 1e-5  # of batch normalizations, by default
 KERAS_EPSILON = 1e-3
 
 # Tensors that the paper's layer does not have, and how the layer with them differs.
-TWO_TABLES = (
-    "LambdaUNet's layer has two position tables, within a slice and across the slices of a stack, and a "
-    "content lambda of one slice"
-)
 DIFFERENCES = {
-    "tem_conv.weight": TWO_TABLES,
-    "temp_conv.weight": TWO_TABLES,  # ATOMMIC's copy of it
     "keys.1.weight": "leaderj1001's layer normalizes keys instead of values",
     "queries.0.bias": (
         "the dense form of Temporal Lambda Networks reads outputs [positions, channels] as [channels, "
@@ -91,13 +89,14 @@ def convert_layer(
     The layers are known by the names of their tensors:
 
     * lucidrains' in PyTorch, for images, and its ports to sequences and volumes (`to_q`, `pos_conv` or
-      `rel_pos_emb`), LambdaUNet's without a table across slices, and ATOMMIC's copy of it (`to_q.0`);
+      `rel_pos_emb`), LambdaUNet's, whose table across slices (`tem_conv`) needs a `SliceLambdaLayer`, and
+      ATOMMIC's copy of it (`to_q.0`);
     * lucidrains' in Keras, by the list of its weights;
     * that of Temporal Lambda Networks, of its LambdaResNet18 (`queries.0`, `embedding`);
     * timm's (`qkv`).
 
-    Forms of them that are not the paper's layer, such as LambdaUNet's with two tables, are refused, and the
-    message says what differs. Strides, pools and dilations, which have no weights, are those of `layer`.
+    Forms of them that are not the paper's layer are refused, and the message says what differs. Strides,
+    pools and dilations, which have no weights, are those of `layer`.
 
     Args:
       state_dict: the tensors of one layer by name, NumPy's or PyTorch's; the path of a .safetensors file, or
@@ -233,12 +232,17 @@ def _check_arguments(layer: LambdaLayer, tensors: Tensors, epsilon: float) -> No
     by_pairs = PAIRS in tensors and TIMM not in tensors
     unstructured = isinstance(layer.position, UnstructuredPositionEmbedding)
     kinds = {True: "unstructured", False: "relative"}
+    kinds_of_layer = {True: "SliceLambdaLayer", False: "LambdaLayer"}
     arguments = {
         "key_normalization": ("softmax", layer.key_normalization),
         "query_normalization": (None, layer.query_normalization),
         "multi_head": (False, layer.multi_head),
         "causal": (False, layer.causal),
         "position": (kinds[by_pairs], kinds[unstructured]),
+        "the class": (
+            kinds_of_layer[any(name in tensors for name in SLICE_KERNELS)],
+            kinds_of_layer[isinstance(layer, SliceLambdaLayer)],
+        ),
         "position_bias": (
             any(bias in tensors for bias in BIASES),
             getattr(layer.position, "use_bias", False),
@@ -265,6 +269,16 @@ def _rules(
         if variable == "position/bias":
             rules.append(WeightRule(BIASES[0], shape, [variable], lambda t: [t]))
             continue
+        if part == "slice_position":
+            kernels = [kernel for kernel in SLICE_KERNELS if kernel in tensors]
+            tensor = f"{kernels[0].partition('.')[0]}.bias"
+            theirs = shape
+            convert = functools.partial(_convert_slices, shape)
+            if variable == SLICE_TABLE:
+                tensor = kernels[0]
+                theirs = (layer.key_dim, layer.intra_depth, 1, shape[0])
+            rules.append(WeightRule(tensor, theirs, [variable], convert))
+            continue
         split = names.intra_depth_first and not part.startswith("queries")
         depth = layer.intra_depth if split else 1
         prefix = getattr(names, part)
@@ -277,6 +291,13 @@ def _rules(
             tensor = f"{prefix}.{BATCH_NORM[name]}"
             rules.append(WeightRule(tensor, shape, [variable], convert))
     return rules
+
+
+def _convert_slices(shape: tuple[int, ...], t: np.ndarray) -> list[np.ndarray]:
+    """Converts the kernel of a convolution across slices, [k, u, 1, slices], or its bias."""
+    if t.ndim > 1:
+        t = np.moveaxis(t, (0, 1), (-2, -1))
+    return [t.reshape(shape)]
 
 
 def _convert_kernel(u: int, kernel: np.ndarray) -> list[np.ndarray]:

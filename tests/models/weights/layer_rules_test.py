@@ -145,7 +145,48 @@ def maps(size, seed=1):
     return random.normal(size=(2, *size, CHANNELS)).astype(np.float32)
 
 
+def stack_state_and_layer():
+    """LambdaUNet's layer, with a second table across slices."""
+    shapes = torch_shapes(LUCIDRAINS, 2, 4)
+    shapes |= {"pos_conv.weight": (KEY, 4, 1, 3, 3), "pos_conv.bias": (KEY,)}
+    shapes |= {"tem_conv.weight": (KEY, 4, 1, 3), "tem_conv.bias": (KEY,)}
+    options = {"intra_depth": 4, "scope": 3, "position_bias": True}
+    layer = lambdanet.SliceLambdaLayer(
+        HEADS * VALUE, num_heads=HEADS, key_dim=KEY, **options
+    )
+    layer.build((None, 4, 3, 5, CHANNELS))
+    return random_tensors(shapes), layer
+
+
+@pytest.mark.parametrize("kernel", ["tem_conv", "temp_conv"])
+def test_outputs_across_slices_equal_those_of_the_tensors(kernel):
+    """Content and 3x3 positions of each slice by the loop above, and three slices at one place added."""
+    tensors, layer = stack_state_and_layer()
+    theirs = {n.replace("tem_conv", kernel): t for n, t in tensors.items()}
+    lambdanet.convert_layer(theirs, layer)
+    x = maps((4, 3, 5))
+    table = kernel_last(tensors["pos_conv.weight"].reshape(KEY, 4, 3, 3))
+    slices = [
+        naive_outputs(tensors, LUCIDRAINS, x[:, s], 4, by_offset(table, 4))
+        for s in range(4)
+    ]
+    # Each position of the map alone is a sequence of slices: a table of one axis, and no content.
+    table = kernel_last(tensors["tem_conv.weight"][:, :, 0])
+    across = tensors | {"pos_conv.bias": tensors["tem_conv.bias"]}
+    across["to_k.weight"] = np.full_like(tensors["to_k.weight"], 0.0)
+    expected = np.stack(slices, axis=1)
+    for row, column in itertools.product(range(3), range(5)):
+        here = x[:, :, row, column]
+        both = naive_outputs(across, LUCIDRAINS, here, 4, by_offset(table, 4))
+        none = {name: t for name, t in across.items() if name != "pos_conv.bias"}
+        content = naive_outputs(none, LUCIDRAINS, here, 4, lambda *_: 0.0 * table[0])
+        expected[:, :, row, column] += both - content
+    check_equal(layer, x, expected)
+
+
 def state_and_layer(case):
+    if case == "stacks":
+        return stack_state_and_layer()
     names, size, u, position, shape, options = CASES[case]
     norms = names is not ATOMMIC
     shapes = {**torch_shapes(names, len(size), u, norms), position: shape}
@@ -254,8 +295,11 @@ def refused(state_dict, layer):
 @pytest.mark.parametrize(
     ("case", "changed", "message"),
     [
-        ("images", {"tem_conv.weight": (5, 1, 1, 3)}, r"tem_conv.weight \(5, 1, 1, 3\) .*LambdaUNet.* two "),
-        ("ATOMMIC", {"temp_conv.weight": (KEY, 4, 1, 3)}, "two position tables"),
+        ("images", {"tem_conv.weight": (5, 1, 1, 3)}, "class of .* must be 'SliceLambdaLayer', got 'Lambda"),
+        ("ATOMMIC", {"temp_conv.weight": (KEY, 4, 1, 3)}, "must be 'SliceLambdaLayer'"),
+        ("stacks", {"tem_conv.weight": None}, "class of .* must be 'LambdaLayer', got 'Slice"),
+        ("stacks", {"tem_conv.weight": (KEY, 4, 1, 5)}, r"\(5, 4, 1, 5\), not \(5, 4, 1, 3\)"),
+        ("stacks", {"tem_conv.bias": None}, "tem_conv.bias is missing"),
         ("keywords", {"embedding": (KEY, 2, 1, 23)}, r"as \[v, u\] .* as \[u, v\]"),
         ("keywords", {"queries.0.bias": (10,)}, "normalizes each position instead of each channel"),
         ("keywords", {"keys.1.weight": (5,)}, "normalizes keys instead of values"),
