@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
         create_sequence_model as create_sequence_model,
     )
     from lambdanet.models.streaming import streaming_model as streaming_model
+    from lambdanet.models.unet import create_unet as create_unet
     from lambdanet.models.weights.layer_rules import convert_layer as convert_layer
     from lambdanet.models.zoo import create_model as create_model
     from lambdanet.models.zoo import model_info as model_info
@@ -86,6 +87,7 @@ _EXPORTS = {
     "lambdanet.models.preprocessing": ("preprocess_for",),
     "lambdanet.models.sequences": ("create_sequence_model",),
     "lambdanet.models.streaming": ("streaming_model",),
+    "lambdanet.models.unet": ("create_unet",),
     "lambdanet.models.as_tf_keras": ("as_tf_keras",),
     "lambdanet.models.weights.layer_rules": ("convert_layer",),
     "lambdanet.models.zoo": ("create_model", "model_info"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdanet.backend import Tensor, compat, keras
+from lambdanet.backend.tensors import PerAxis
 from lambdanet.layers.batch_norm import (
     BATCH_NORM,
     BatchNormalization,
@@ -20,6 +21,7 @@ POOLINGS = {
     "avg": keras.layers.GlobalAveragePooling2D,
     "max": keras.layers.GlobalMaxPooling2D,
 }
+CONVOLUTIONS = {4: keras.layers.Conv2D, 5: keras.layers.Conv3D}  # by rank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,17 +59,21 @@ class LayerBuilder:
         self,
         x: Tensor,
         filters: int,
-        kernel_size: int,
+        kernel_size: PerAxis,
         strides: int,
         name: str,
         groups: int = 1,
     ) -> Tensor:
-        """A convolution without a bias: [b, h, w, c] -> [b, h / strides, w / strides, filters]."""
+        """A convolution without a bias: [b, *size, c] -> [b, *size / strides, filters].
+
+        Symmetric padding is for maps, and for kernels of one size along both axes.
+        """
         padding = "same"
-        if self.symmetric_padding and kernel_size > 1 and strides > 1:
+        symmetric = self.symmetric_padding and strides > 1
+        if symmetric and isinstance(kernel_size, int) and kernel_size > 1:
             x = keras.layers.ZeroPadding2D(kernel_size // 2, name=f"{name}_padding")(x)
             padding = "valid"
-        layer = keras.layers.Conv2D(
+        layer = CONVOLUTIONS[len(x.shape)](
             filters,
             kernel_size,
             strides,
@@ -134,9 +140,13 @@ class LayerBuilder:
         return x if pooling is None else POOLINGS[pooling](name="pool")(x)
 
     def classifier(
-        self, x: Tensor, num_classes: int, dropout_rate: float = 0.0
+        self,
+        x: Tensor,
+        num_classes: int,
+        dropout_rate: float = 0.0,
+        name: str = CLASSIFIER,
     ) -> Tensor:
-        """Dropout, projection: [b, c] -> float32 logits [b, num_classes]; float64 under that policy."""
+        """Dropout, projection: [..., c] -> float32 logits [..., num_classes]; float64 under that policy."""
         is_double = keras.mixed_precision.global_policy().compute_dtype == "float64"
         if dropout_rate:
             x = keras.layers.Dropout(dropout_rate, name=DROPOUT)(x)
@@ -145,7 +155,7 @@ class LayerBuilder:
             kernel_initializer=compat.RandomNormal(stddev=0.01),
             kernel_regularizer=self.kernel_regularizer,
             dtype="float64" if is_double else "float32",
-            name=CLASSIFIER,
+            name=name,
         )
         return layer(x)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from lambdanet.backend import Tensor, compat, keras
+from lambdanet.backend.tensors import PerAxis
 from lambdanet.errors import InputError
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.layer import copied_config
@@ -69,9 +70,10 @@ class SpatialOperation:
 
 @dataclasses.dataclass(frozen=True)
 class Convolution(SpatialOperation):
-    """A 3x3 convolution, strided where the block is (ResNet v1.5)."""
+    """A convolution of size 3, strided where the block is (ResNet v1.5)."""
 
     group_size: int = 0  # channels per group (Xie et al. 2016); 0: a single group
+    kernel_size: PerAxis = 3
 
     def __call__(
         self, builder: LayerBuilder, x: Tensor, context: BlockContext
@@ -80,7 +82,7 @@ class Convolution(SpatialOperation):
         return builder.convolution(
             x,
             context.filters,
-            3,
+            self.kernel_size,
             context.strides,
             f"{context.name}_spatial_conv",
             groups,
@@ -146,7 +148,7 @@ class LayerOperation(SpatialOperation):
             name: option.value(context) if isinstance(option, PerBlock) else option
             for name, option in self.options.items()
         }
-        if self.fixed_map and None in x.shape[1:3]:
+        if self.fixed_map and None in x.shape[1:-1]:
             options.setdefault("map_size", context.map_size)
         if not self.pool_size:
             options["strides"] = context.strides
@@ -171,7 +173,8 @@ class LambdaOperation(LayerOperation):
     positions: dict[int, keras.layers.Layer] | None = None
 
     def option_names(self) -> set[str]:
-        return super().option_names() | {"share_positions"}
+        own = super().option_names() | {"share_positions"}
+        return own | option_names(LambdaLayer)
 
     def with_options(self, overrides: Mapping[str, Any]) -> Self:
         own = dict(overrides)
@@ -196,7 +199,8 @@ class LambdaOperation(LayerOperation):
             arguments["pool_size"] = self.pool_size
         if self.positions is not None:
             if context.map_size not in self.positions:
-                own: Any = LambdaLayer(**arguments).position
+                layer: Any = self.layer(**arguments)
+                own = layer.position
                 config = {
                     **copied_config(own),
                     "name": f"position_{len(self.positions) + 1}",
@@ -204,7 +208,7 @@ class LambdaOperation(LayerOperation):
                 self.positions[context.map_size] = type(own).from_config(config)
             arguments["position"] = self.positions[context.map_size]
             arguments.pop("embeddings_initializer", None)  # the shared embedding's own
-        return LambdaLayer(**arguments)(x)
+        return self.layer(**arguments)(x)
 
 
 def option_names(layer: Layer) -> set[str]:

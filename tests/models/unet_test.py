@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""U-Nets take any operation at any level and any size of input, and equal a plain loop over their levels."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import images
+from naive_layers import randomize
+
+import lambdanet
+from lambdanet.errors import InputError
+from lambdanet.models import complexity, unet
+from lambdanet.models.spatial_ops import (
+    Convolution,
+    LambdaOperation,
+    LayerOperation,
+)
+
+OPERATIONS = {
+    "convolutions": Convolution(),
+    "lambda layers": LambdaOperation(options={"scope": 3}),
+    "whole maps": LambdaOperation(options={"scope": None}),
+    "halo attention": LayerOperation(
+        lambdanet.HaloAttention, {"num_heads": 2, "block_size": 4}, pool_size=0
+    ),
+    "local attention": LayerOperation(
+        lambdanet.LocalAttention, {"num_heads": 2, "scope": 3}
+    ),
+    "linear attention": LayerOperation(lambdanet.LinearAttention, {"num_heads": 2}),
+}
+FLAT = ("convolutions", "lambda layers", "whole maps")
+
+
+def small(down=("C", "L", "L"), up=("C", "L"), strides=(2, 2), lambdas=None):
+    """A U-Net of three levels; L is a lambda layer of scope 3."""
+    operations = {"C": Convolution(), "L": lambdas or OPERATIONS["lambda layers"]}
+    return unet.UNet((8, 16, 24), down, up, operations, strides, input_size=16)
+
+
+STACKS = unet.UNet(
+    (32, 32, 64),
+    ("C", "L", "L"),
+    ("C", "C"),
+    unet.MODELS["lambda_unet_2_5d"].operations,
+    (1, 2, 2),
+)
+NETWORKS = {
+    "maps": (small(), [(16, 12), (13, 7), (1, 2)]),
+    "volumes": (small(strides=(2, 2, 2)), [(8, 8, 4), (3, 5, 9), (1, 1, 1)]),
+    "stacks": (STACKS, [(2, 8, 4), (3, 5, 9)]),
+    "scopes per axis": (
+        small(strides=(1, 2, 2), lambdas=LambdaOperation(options={"scope": (1, 3, 5)})),
+        [(4, 8, 8), (3, 7, 6)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NETWORKS)
+def test_any_size_gives_logits_of_every_position(case):
+    network, sizes = NETWORKS[case]
+    model = unet.create_unet(network, num_classes=3, in_channels=2)
+    randomize(model)
+    for size in sizes:
+        x = images(2, *size, 2)
+        y = model(x)
+        assert y.shape == (2, *size, 3)
+        if min(size) > 1:
+            fixed = unet.create_unet(network, 3, 2, size)
+            fixed.set_weights(model.get_weights())
+            np.testing.assert_allclose(fixed(x), y, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_every_operation_takes_part_at_every_level(operation, level):
+    letters = ["C", "C", "C"]
+    letters[level] = "L"
+    network = small(letters, letters[:2], lambdas=OPERATIONS[operation])
+    model = unet.create_unet(network, 2, 3, (12, 10))
+    model.compile("sgd", "mse")
+    before = [np.array(w) for w in model.trainable_weights]
+    assert np.isfinite(model.train_on_batch(images(2, 12, 10, 3), images(2, 12, 10, 2)))
+    moved = [
+        np.abs(a - b).max() > 0
+        for a, b in zip(before, model.trainable_weights, strict=True)
+    ]
+    # Biases before a normalization have no gradient.
+    assert np.mean(moved) > 0.9
+
+
+@pytest.mark.parametrize("operation", FLAT)
+def test_operations_on_maps_also_take_volumes(operation):
+    letters = ("C", "L", "L")
+    network = small(letters, ("C", "L"), (2, 2, 2), OPERATIONS[operation])
+    model = unet.create_unet(network, 2, 3, (4, 8, 6))
+    assert model(images(1, 4, 8, 6, 3)).shape == (1, 4, 8, 6, 2)
+
+
+def naive_maximum(x):
+    """The maximum over 2x2, of what there is of them."""
+    b, height, width, c = x.shape
+    padded = np.full([b, -(-height // 2) * 2, -(-width // 2) * 2, c], -np.inf)
+    padded[:, :height, :width] = x
+    return padded.reshape([b, len(padded[0]) // 2, 2, -1, 2, c]).max(axis=(2, 4))
+
+
+def test_logits_equal_those_of_a_plain_loop():
+    """Two levels of 1x1 convolutions in float64: pool, expand, crop, join."""
+    network = unet.UNet((4, 6), ("C", "C"), ("C",), {"C": Convolution(0, 1)})
+    model = unet.create_unet(network, 2, 3)
+    randomize(model)
+    weights = {w.path: np.array(w, np.float64) for w in model.weights}
+
+    def operate(x, name):
+        y = x @ weights[f"{name}_spatial_conv/kernel"][0, 0]
+        norm = {
+            n: weights[f"{name}_spatial_norm/{n}"]
+            for n in ("gamma", "beta", "moving_mean", "moving_variance")
+        }
+        y = (y - norm["moving_mean"]) / np.sqrt(norm["moving_variance"] + 1e-5)
+        return np.maximum(y * norm["gamma"] + norm["beta"], 0)
+
+    x = np.asarray(images(2, 5, 7, 3), np.float64)
+    fine = operate(x, "down0_1")
+    coarse = operate(naive_maximum(fine), "down1_1")
+    kernel = weights["up0_expand/kernel"]  # [2, 2, filters, channels]
+    b, height, width, _ = coarse.shape
+    wide = np.einsum("bhwc,ijfc->bhiwjf", coarse, kernel)
+    wide = wide.reshape(b, 2 * height, 2 * width, -1) + weights["up0_expand/bias"]
+    joined = np.concatenate([fine, wide[:, :5, :7]], axis=-1)
+    last = operate(joined, "up0_1")
+    expected = last @ weights["logits/kernel"] + weights["logits/bias"]
+    tolerance = 1e-5 * np.abs(expected).max()
+    np.testing.assert_allclose(model(x.astype("float32")), expected, atol=tolerance)
+
+
+def test_shifts_by_whole_strides_shift_the_logits():
+    model = unet.create_unet(small(("C", "L", "L")), 2, 1)
+    x = np.zeros([1, 32, 32, 1], "float32")
+    x[:, 12:16, 12:20] = images(1, 4, 8, 1)
+    shifted = np.roll(x, (4, -4), (1, 2))
+    y = np.roll(model(x), (4, -4), (1, 2))
+    np.testing.assert_allclose(model(shifted), y, rtol=1e-4, atol=1e-4)
+
+
+def test_deep_supervision_adds_logits_of_each_level_on_the_way_up():
+    model = unet.create_unet(small(), 3, 2, deep_supervision=True)
+    plain = unet.create_unet(small(), 3, 2)
+    for weight in plain.weights:
+        same = next(w for w in model.weights if w.path == weight.path)
+        weight.assign(same)
+    x = images(1, 13, 9, 2)
+    y = model(x)
+    assert {level: map_.shape for level, map_ in y.items()} == {
+        "0": (1, 13, 9, 3),
+        "1": (1, 7, 5, 3),
+    }
+    np.testing.assert_allclose(y["0"], plain(x), rtol=1e-4, atol=1e-5)
+    model.compile("sgd", {"0": "mse", "1": "mse"})
+    targets = {level: tf.zeros_like(map_) for level, map_ in y.items()}
+    assert np.isfinite(model.train_on_batch(x, targets)).all()
+
+
+@pytest.mark.parametrize("case", ["maps", "volumes", "stacks"])
+def test_models_are_saved_folded_and_exported(case, tmp_path):
+    network, (size, other, *_) = NETWORKS[case]
+    model = unet.create_unet(network, 2, 2)
+    randomize(model)
+    model.save(tmp_path / "unet.keras")
+    loaded = keras.models.load_model(tmp_path / "unet.keras")
+    fast = lambdanet.for_inference(model)
+    serve = fast
+    if case == "maps":
+        fast.export(tmp_path / "saved", verbose=False)
+        saved = tf.saved_model.load(tmp_path / "saved")
+        serve = saved.serve
+    for x in (images(2, *size, 2), images(1, *other, 2)):
+        y = model(x)
+        np.testing.assert_array_equal(loaded(x), y)
+        tolerance = 1e-4 * np.abs(y).max()
+        np.testing.assert_allclose(fast(x), y, atol=tolerance)
+        np.testing.assert_allclose(serve(x), y, atol=tolerance)
+
+
+def test_half_precision_has_float32_logits():
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        model = unet.create_unet(STACKS, 2, 2)
+        y = model(images(1, 2, 9, 5, 2))
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    assert y.dtype == tf.float32 and np.isfinite(y).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "params"),
+    [
+        ("unet_2d", (37, 20), 31_037_122),
+        ("lambda_unet_2d", (37, 20), 13_844_546),
+        ("unet_3d", (5, 11, 10), 5_602_018),
+        ("lambda_unet_3d", (5, 11, 10), 2_324_802),
+        ("lambda_unet_2_5d", (2, 19, 16), 13_846_210),
+    ],
+)
+def test_rows_of_the_table_run(name, size, params):
+    assert len(unet.MODELS) == 5
+    model = unet.create_unet(name, 2, 2)
+    assert complexity.count_parameters(model) == params
+    assert model(images(1, *size, 2)).shape == (1, *size, 2)
+
+
+def test_options_reach_the_layers():
+    model = unet.create_unet(
+        "lambda_unet_3d", scope=(1, 3, 5), kernel_regularizer="l2", key_dim=8
+    )
+    layer = model.get_layer("down2_1_spatial")
+    assert layer.position.table.shape == (1, 3, 5, 8, 4)
+    kernels = [w for w in model.trainable_weights if w.path.endswith("kernel")]
+    assert len(model.losses) == len(kernels)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"network": "lambda_unet"}, "unknown U-Net 'lambda_unet'; did you mean"),
+        ({"scop": 3}, "unknown option of lambda_unet_2_5d 'scop'; did you mean scope"),
+        ({"num_classes": 0}, "num_classes must be a positive integer, got 0"),
+        ({"in_channels": 0}, "in_channels must be a positive integer"),
+        ({"input_size": (8, 8)}, "input_size must be one value, or one per spatial"),
+        ({"input_size": (4, 0, 8)}, "input_size must be a positive integer, got 0"),
+        ({"input_size": (1, 8, 8)}, "the number of slices must be at least 2 for"),
+        ({"deep_supervision": 1}, "deep_supervision must be True or False, got 1"),
+        ({"causal": "time"}, "causal of a SliceLambdaLayer must be False"),
+    ],
+)
+def test_other_arguments_are_refused_on_one_line(arguments, message):
+    with pytest.raises(InputError, match=f"^{message}") as error:
+        unet.create_unet(**{"network": "lambda_unet_2_5d", **arguments})
+    assert "\n" not in str(error.value)
