@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.models.classifier import decode_predictions as decode_predictions
     from lambdanet.models.classifier import replace_classifier as replace_classifier
     from lambdanet.models.inference import for_inference as for_inference
+    from lambdanet.models.inflate import inflate as inflate
     from lambdanet.models.names import list_models as list_models
     from lambdanet.models.preprocessing import preprocess_for as preprocess_for
     from lambdanet.models.sequences import (
@@ -83,6 +84,7 @@ _EXPORTS = {
         "replace_classifier",
     ),
     "lambdanet.models.inference": ("for_inference",),
+    "lambdanet.models.inflate": ("inflate",),
     "lambdanet.models.names": ("list_models",),
     "lambdanet.models.preprocessing": ("preprocess_for",),
     "lambdanet.models.sequences": ("create_sequence_model",),

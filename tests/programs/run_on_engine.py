@@ -22,7 +22,8 @@ from small_models import few_block_model, only_few_blocks
 import lambdanet
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
-from lambdanet.models import zoo
+from lambdanet.models import unet, zoo
+from lambdanet.models.spatial_ops import Convolution, LambdaOperation
 from lambdanet.models.weights import timm_rules, weight_files
 
 IMAGES = (2, 6, 5, 8)
@@ -84,6 +85,17 @@ CASES = {
         (2, 3, 4, 5, 8),
         {},
     ),
+    "stacks": (
+        partial(lambdanet.SliceLambdaLayer, 8, scope=3, intra_depth=2),
+        (2, 3, 4, 5, 8),
+        {},
+    ),
+    "unet": (lambda: small_unet((2, 2, 2)), (1, 3, 5, 6, 8), {}),
+    "inflated": (
+        lambda: lambdanet.inflate(small_unet((2, 2)), scope=3),
+        (1, 3, 5, 6, 8),
+        {},
+    ),
     "unstructured": (partial(LambdaLayer, 8, position="unstructured"), (2, 9, 8), {}),
     "halo_strides": (
         partial(lambdanet.HaloAttention, 4, 2, 4, strides=2),
@@ -93,7 +105,10 @@ CASES = {
     "max_pool": (partial(lambdanet.CenteredMaxPooling2D, 3, 2), (2, 9, 6, 8), {}),
 }
 # Cases that are newer than the tag `last-with-both-kerases`.
-NEWER = ("LambdaLayer_axes", "causal", "padding", "examples", "video", "spectrogram")
+NEWER = (
+    *("LambdaLayer_axes", "causal", "padding", "examples", "video", "spectrogram"),
+    *("stacks", "unet", "inflated"),
+)
 NAME = "lambda_resnet_tiny"
 OPTIONS = {"num_classes": 4, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}
 LABELS = np.arange(8) % 4
@@ -284,6 +299,13 @@ def call_for_training(layer, x, arguments):
 
 
 ENGINES = {"tensorflow": with_tensorflow, "jax": with_jax, "torch": with_torch}
+
+
+def small_unet(strides):
+    """Returns a U-Net of two levels, with convolutions and a lambda layer, for maps of odd sides."""
+    operations = {"C": Convolution(), "L": LambdaOperation(options={"scope": 3})}
+    network = unet.UNet((4, 8), ("C", "L"), ("C",), operations, strides)
+    return unet.create_unet(network, num_classes=2, in_channels=8)
 
 
 def small_model(**options):

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks for volumes have the outputs of networks for pictures on equal slices, and can be trained."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import images, randomize_normalizations
+from small_models import small_model
+
+import lambdanet
+from lambdanet.errors import InputError
+from lambdanet.models import unet
+from lambdanet.models.inflate import OverSlices
+
+layers = keras.layers
+# One network of each family, and what is special in others.
+FAMILIES = (
+    "lambda_resnet_tiny",
+    "resnet_50",
+    "resnet_rs_50",
+    "halonet_h0",
+    "lambda_resnet26rpt_256",
+    "botnet26t_256",
+    "eca_halonext26ts",
+    "haloregnetz_b",
+    "mobilenet_v2",
+    "efficientnet_b0",
+)
+SCOPES = {"lambda_resnet_tiny": 3, "lambda_resnet26rpt_256": 5}
+
+
+def assert_equal(model, volumes, size=(24, 32), slices=4):
+    x = images(2, *size, 3)
+    expected = model(x)
+    found = volumes(tf.repeat(x[:, tf.newaxis], slices, axis=1))
+    for y, z in zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True):
+        assert np.std(y) > 0
+        if len(y.shape) == 4:
+            y = tf.repeat(y[:, tf.newaxis], slices, axis=1)
+        np.testing.assert_allclose(z, y, rtol=0, atol=1e-5 * np.abs(y).max())
+
+
+def randomized(model):
+    randomize_normalizations(model)
+    return model
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_have_equal_outputs_on_equal_slices(name):
+    model = randomized(small_model(name, 32))
+    volumes = lambdanet.inflate(model, scope=SCOPES.get(name, 1))
+    assert_equal(model, volumes, (32, 32))
+    assert volumes.input_shape == (None, None, 32, 32, 3)
+
+
+def layer_of(**options):
+    x = keras.Input([7, 6, 3])
+    return keras.Model(x, lambdanet.LambdaLayer(8, num_heads=2, **options)(x))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scope": 5, "intra_depth": 2, "position_bias": True},
+        {"scope": None},
+        {"scope": (3, None), "multi_head": True},
+        {"scope": 3, "dilation": 2, "strides": 2, "pool_size": 3},
+        {"position": None},
+        {"content": False, "strides": (2, 1)},
+    ],
+)
+@pytest.mark.parametrize("scope", [1, 3])
+def test_lambda_layers_have_equal_outputs_on_equal_slices(options, scope):
+    model = layer_of(**options)
+    assert_equal(model, lambdanet.inflate(model, 4, scope), (7, 6))
+
+
+def test_layers_that_share_positions_share_them_in_volumes():
+    model = lambdanet.create_model(
+        "lambda_resnet_tiny", num_classes=4, input_size=32, share_positions=True
+    )
+    volumes = lambdanet.inflate(model, scope=3)
+    assert_equal(model, volumes, (32, 32))
+
+    def tables(model):
+        return [w for w in model.weights if w.path.endswith("table")]
+
+    assert len(tables(volumes)) == len(tables(model))
+
+
+def test_what_a_scope_adds_begins_at_zero_and_is_trained():
+    x = keras.Input([8, 8, 3])
+    y = layers.Conv2D(4, 3, padding="same", name="same")(x)
+    y = layers.ZeroPadding2D(1)(y)
+    y = layers.Conv2D(4, 3, 2, padding="valid", name="valid")(y)
+    y = layers.Conv2D(4, 1, name="point")(y)
+    y = lambdanet.LambdaLayer(4, num_heads=2, scope=3, name="lambda")(y)
+    model = keras.Model(x, layers.Dense(2)(layers.GlobalMaxPooling2D()(y)))
+    volumes = lambdanet.inflate(model, depth=4, scope=3)
+    assert_equal(model, volumes, (8, 8))
+    weights = {w.path: w for w in volumes.weights}
+    beyond = {}
+    for name in ("same/kernel", "valid/kernel", "lambda/position/table"):
+        value = np.array(weights[name])
+        assert len(value) == 3
+        np.testing.assert_array_equal(value[::2], 0)
+        beyond[name] = value
+    assert weights["point/kernel"].shape == (1, 1, 1, 4, 4)
+    volumes.compile("sgd", "mse")
+    assert np.isfinite(volumes.train_on_batch(images(2, 4, 8, 8, 3), images(2, 2)))
+    for name in beyond:
+        assert np.abs(np.array(weights[name])[::2]).max() > 0
+
+
+def test_other_slices_change_the_outputs_and_order_needs_a_scope():
+    model = randomized(small_model("lambda_resnet_tiny", 16))
+    x = images(1, 4, 16, 16, 3)
+    volumes = lambdanet.inflate(model)
+    y = volumes(x)
+    assert np.abs(y - model(x[:, 0])).max() > 1e-3 * np.abs(y).max()
+    # With scope 1 the slices of a volume are a set.
+    tolerance = 1e-4 * np.abs(y).max()
+    np.testing.assert_allclose(volumes(x[:, ::-1]), y, atol=tolerance)
+
+
+def test_volumes_are_saved_folded_and_exported(tmp_path):
+    model = randomized(small_model("lambda_resnet_tiny", 16))
+    volumes = lambdanet.inflate(model, 4, scope=3)
+    x = images(2, 4, 16, 16, 3)
+    y = volumes(x)
+    volumes.save(tmp_path / "volumes.keras")
+    loaded = keras.models.load_model(tmp_path / "volumes.keras")
+    np.testing.assert_array_equal(loaded(x), y)
+    fast = lambdanet.for_inference(volumes)
+    tolerance = 1e-4 * np.abs(y).max()
+    np.testing.assert_allclose(fast(x), y, atol=tolerance)
+    fast.export(tmp_path / "saved", verbose=False)
+    saved = tf.saved_model.load(tmp_path / "saved")
+    np.testing.assert_allclose(saved.serve(x), y, atol=tolerance)
+
+
+def test_features_and_segmentation_keep_the_slices():
+    model = small_model("lambda_resnet_tiny", features_only=True)
+    assert_equal(randomized(model), lambdanet.inflate(model))
+    network = unet.UNet((4, 6), ("C", "C"), ("C",))
+    model = unet.create_unet(network, 2, 3)
+    volumes = lambdanet.inflate(model, scope=3)
+    assert_equal(model, volumes, (9, 6))
+    assert isinstance(volumes.get_layer("up0_join"), OverSlices)
+
+
+def test_half_precision_is_kept():
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        model = small_model("lambda_resnet_tiny", 16)
+        volumes = lambdanet.inflate(model)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    policies = {layer.compute_dtype for layer in volumes.layers if layer.weights}
+    assert policies == {"bfloat16", "float32"}
+    assert volumes(images(1, 2, 16, 16, 3)).dtype == tf.float32
+
+
+X = keras.Input([8, 6, 3])
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (lambda: layers.Flatten(name="f")(X), "layer 'f' (Flatten) has no form for"),
+        (lambda: layers.GlobalAveragePooling2D()(X) + 1, "it is an operation, no lay"),
+        (lambda: lambdanet.LambdaLayer(8, causal="time")(X), "it is causal"),
+        (
+            lambda: lambdanet.LambdaLayer(8, key_normalization="l2")(X),
+            "its content grows with the number of slices",
+        ),
+        (
+            lambda: lambdanet.LambdaLayer(8, position="unstructured")(X),
+            "its positions are not relative",
+        ),
+        (
+            lambda: lambdanet.LambdaLayer(8)(X, mask=np.ones([48, 48])),
+            "its call has other arguments",
+        ),
+        (
+            lambda: layers.Dense(2)(lambdanet.PooledBatchNormalization()(X)[1]),
+            "it reads a number of each slice",
+        ),
+    ],
+)
+def test_layers_without_a_form_are_named(output, message):
+    with pytest.raises(InputError, match=re.escape(message)) as error:
+        lambdanet.inflate(keras.Model(X, output()))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"depth": 0}, "depth must be a positive integer, got 0"),
+        ({"depth": 2, "scope": 5}, "depth must be at least 3 for scope=5, got 2"),
+        ({"scope": 2}, "scope must be odd, got 2"),
+        ({"model": "resnet_50"}, "model must be a functional model, or one with an"),
+        (
+            {"model": keras.Sequential([keras.Input([4]), layers.Dense(2)])},
+            r"the input of the model must be \[b, h, w, c\], got \(None, 4\)",
+        ),
+    ],
+)
+def test_other_arguments_are_refused(arguments, message):
+    model = keras.Model(X, layers.ReLU()(X))
+    with pytest.raises(InputError, match=f"^{message}"):
+        lambdanet.inflate(**{"model": model, **arguments})
