@@ -126,8 +126,8 @@ def convert_layer(
     if not layer.built:
         raise InputError(f"{layer.name!r} has no weights yet; call it, or build it")
     check_plain(layer, "a conversion")
-    tensors, epsilon = _read(state_dict)
-    variables = _variables(layer)
+    tensors, epsilon = read_state(state_dict)
+    variables = variables_of(layer)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     if TIMM in tensors:
         _check_arguments(layer, tensors, epsilon)
@@ -137,15 +137,12 @@ def convert_layer(
             for rule in timm_rules.RULES[LambdaLayer](layer, shapes)
         ]
     else:
-        names = _names_of(tensors)
-        _refuse_others(tensors)
-        _check_arguments(layer, tensors, epsilon)
-        rules = _rules(names, tensors, shapes, layer)
+        rules = rules_of(layer, tensors, shapes, epsilon)
     timm_rules.assign(rules, tensors, variables, layer.name)
     return layer
 
 
-def _read(state_dict: Any) -> tuple[dict[str, np.ndarray], float]:
+def read_state(state_dict: Any) -> tuple[dict[str, np.ndarray], float]:
     """Returns the tensors by name, and the epsilon of the batch normalizations of their library."""
     if isinstance(state_dict, str | Path):
         return tensor_files.read_tensors(state_dict), TORCH_EPSILON
@@ -194,12 +191,13 @@ def _name_keras_weights(weights: Sequence[Any]) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _variables(layer: LambdaLayer) -> dict[str, K.Variable]:
+def variables_of(layer: Any) -> dict[str, K.Variable]:
     """Returns the variables of a layer by the names of their parts, such as "position/table"."""
     variables = {}
+    shared = getattr(getattr(layer, "position", None), "name", None)
     for variable in layer.weights:
         *_, part, name = variable.path.split("/")
-        if layer.position is not None and part == layer.position.name:
+        if part == shared:
             part = "position"  # one that several layers share has its own name
         variables[f"{part}/{name}"] = variable
     return variables
@@ -255,10 +253,26 @@ def _check_arguments(layer: LambdaLayer, tensors: Tensors, epsilon: float) -> No
             raise invalid(f"{name} of {layer.name!r}", repr(theirs), ours, hint)
 
 
-def _rules(
-    names: Names, tensors: Tensors, shapes: timm_rules.Shapes, layer: LambdaLayer
+def rules_of(
+    layer: LambdaLayer,
+    tensors: Tensors,
+    shapes: timm_rules.Shapes,
+    epsilon: float = TORCH_EPSILON,
 ) -> list[WeightRule]:
-    """Returns the rules for a layer whose projections are convolutions of size 1."""
+    """Returns the rules for a layer whose projections are convolutions of size 1.
+
+    Args:
+      layer: the lambda layer.
+      tensors: the tensors by name.
+      shapes: the shapes of the layer's variables, by the names of `variables_of`.
+      epsilon: the epsilon of their batch normalizations.
+
+    Raises:
+      InputError: the tensors are of no such layer, or of one with other arguments.
+    """
+    names = _names_of(tensors)
+    _refuse_others(tensors)
+    _check_arguments(layer, tensors, epsilon)
     ones = (1,) * (tensors[f"{names.queries}.weight"].ndim - 2)
     rules = []
     for variable, shape in shapes.items():
