@@ -142,7 +142,8 @@ class _Volumes:
         options = [x for x in K.flatten([args[1:], kwargs]) if not isinstance(x, bool)]
         if from_maps and options:
             raise _cannot_inflate(layer, "its call has other arguments")
-        if isinstance(copy, keras.layers.Conv3D) and copy.padding == "valid":
+        is_valid = isinstance(copy, keras.layers.Conv3D) and copy.padding == "valid"
+        if is_valid and copy.kernel_size[0] > 1:
             beyond = copy.kernel_size[0] // 2
             args = [keras.layers.ZeroPadding3D((beyond, 0, 0))(args[0])]
         elif not isinstance(copy, OverSlices):
@@ -175,7 +176,7 @@ class _Volumes:
         if kind is keras.layers.Conv2D and layer.groups == 1:
             return self._convolution(layer, config)
         if isinstance(layer, LambdaLayer):
-            return self._lambda_layer(layer)
+            return self._lambda_layer(layer, config)
         if kind in SAME and getattr(layer, "axis", -1) == -1:
             return kind.from_config(config)
         return OverSlices(kind.from_config(config), name=layer.name)
@@ -187,12 +188,12 @@ class _Volumes:
         config["dilation_rate"] = (1, *layer.dilation_rate)
         return keras.layers.Conv3D.from_config(config)
 
-    def _lambda_layer(self, layer: LambdaLayer) -> Any:
+    def _lambda_layer(self, layer: LambdaLayer, config: dict[str, Any]) -> Any:
         if layer.content and layer.key_normalization != "softmax":
             raise _cannot_inflate(layer, "its content grows with the number of slices")
         if layer.causal is not False:
             raise _cannot_inflate(layer, "it is causal")
-        config = without_relative(layer.get_config())
+        config = without_relative(config)
         config["strides"] = (1, *per_axis(layer.strides, 2))
         config["pool_size"] = (1, *per_axis(layer.pool_size, 2))
         position = layer.position
