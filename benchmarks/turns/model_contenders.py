@@ -74,6 +74,11 @@ def build(name: str, case: ModelCase) -> Run:
             functools.partial(inference, training=False), [images], inference
         )
     labels = K.convert_to_tensor(random.integers(0, model.output_shape[-1], case.batch))
+    return training_step(model, images, labels)
+
+
+def training_step(model: keras.Model, images: K.Tensor, labels: K.Tensor) -> Run:
+    """Returns a function that makes a training step, with batch statistics, gradients and SGD."""
     model.compile(
         keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -26,6 +26,7 @@ MODULES = {
     "peer": "peers",
     "timm": "peers",
     "timm_compiled": "peers",
+    "unet": "unet_contenders",
 }
 
 
