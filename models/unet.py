@@ -68,6 +68,17 @@ class UNet:
     strides: tuple[int, ...] = (2, 2)
     input_size: int = 128
 
+    def __post_init__(self) -> None:
+        counts = len(self.filters), len(self.down), len(self.up)
+        levels = counts[0]
+        if counts != (levels, levels, levels - 1):
+            accepted = "of one length, but up, which has one less"
+            raise invalid("filters, down and up", accepted, counts)
+        if len(self.strides) not in POOLS:
+            raise invalid("strides", "of two or three axes", self.strides)
+        for letter in "".join(self.down + self.up):
+            check_known("operation", letter, self.operations)
+
     def option_names(self) -> set[str]:
         """The names of the options that a caller may override, as in `ResNet`."""
         letters = set("".join(self.down + self.up))
@@ -83,9 +94,9 @@ class UNet:
             for letter, operation in self.operations.items()
         }
 
-        def operate(x: Tensor, way: str, level: int) -> Tensor:
+        def operate(x: Tensor, level: int, way: str, letters: str) -> Tensor:
             filters = self.filters[level]
-            for index, letter in enumerate(getattr(self, way)[level], start=1):
+            for index, letter in enumerate(letters, start=1):
                 context = BlockContext(
                     name=f"{way}{level}_{index}",
                     stage=level,
@@ -100,10 +111,10 @@ class UNet:
             return x
 
         rank = len(self.strides)
-        maps = [operate(x, "down", 0)]
+        maps = [operate(x, 0, "down", self.down[0])]
         for level in range(1, len(self.filters)):
             pool = POOLS[rank](self.strides, padding="same", name=f"pool{level}")
-            maps.append(operate(pool(maps[-1]), "down", level))
+            maps.append(operate(pool(maps[-1]), level, "down", self.down[level]))
         for level in reversed(range(len(self.filters) - 1)):
             expand = EXPANSIONS[rank](
                 self.filters[level],
@@ -114,7 +125,7 @@ class UNet:
             )
             join = CropAndConcatenate(name=f"up{level}_join")
             x = join([maps[level], expand(maps[level + 1])])
-            maps[level] = operate(x, "up", level)
+            maps[level] = operate(x, level, "up", self.up[level])
         return maps
 
 

@@ -238,3 +238,21 @@ def test_other_arguments_are_refused_on_one_line(arguments, message):
     with pytest.raises(InputError, match=f"^{message}") as error:
         unet.create_unet(**{"network": "lambda_unet_2_5d", **arguments})
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"down": ("C", "C")},
+            r"filters, down and up must be of one .*got \(3, 2, 2\)",
+        ),
+        ({"up": ("C",)}, r"filters, down and up must be .*got \(3, 3, 1\)"),
+        ({"down": ("C", "X", "C")}, "unknown operation 'X'; accepted: C"),
+        ({"strides": (2,)}, r"strides must be of two or three axes, got \(2,\)"),
+    ],
+)
+def test_other_rows_are_refused_on_one_line(row, message):
+    plain = {"filters": (4, 6, 8), "down": ("C",) * 3, "up": ("C",) * 2}
+    with pytest.raises(InputError, match=f"^{message}"):
+        unet.UNet(**{**plain, **row})
