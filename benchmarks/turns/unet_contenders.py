@@ -42,10 +42,14 @@ def _with_lucidrains() -> unet.UNet:
     """Returns `lambda_unet_2d` with lucidrains' layer, in Keras, and the same options."""
     from lambda_networks.tfkeras import LambdaLayer
 
+    class Layer(LambdaLayer):
+        def compute_output_shape(self, input_shape: Any) -> Any:
+            return (*input_shape[:-1], self.out_dim)  # theirs leaves an axis out
+
     def create(
         filters: int, num_heads: int, kernel_regularizer: Any, name: str
     ) -> keras.layers.Layer:
-        return LambdaLayer(dim_k=16, r=3, heads=num_heads, dim_out=filters, dim_u=4)
+        return Layer(dim_k=16, r=3, heads=num_heads, dim_out=filters, dim_u=4)
 
     network = unet.MODELS["lambda_unet_2d"]
     operation = LayerOperation(create, {"num_heads": unet.HEADS})
