@@ -17,6 +17,7 @@ from lambdanet.layers.layer import check_plain, copied_config
 from lambdanet.layers.position_argument import without_relative
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
 from lambdanet.layers.stochastic_depth import StochasticDepth
+from lambdanet.models.output_stride import InterleavedMaps, ShiftedCopies
 from lambdanet.models.streaming import POINTWISE
 
 # Layers that treat all positions of a map alike, on any number of axes.
@@ -167,6 +168,8 @@ class _Volumes:
             elif to_maps:
                 raise _cannot_inflate(layer, "it makes maps of what is none")
             return kind.from_config(config)
+        if isinstance(layer, ShiftedCopies | InterleavedMaps):
+            raise _cannot_inflate(layer, "it is of an output stride")
         if getattr(layer, "data_format", None) == "channels_first":
             raise _cannot_inflate(layer, "its channels are first")
         if kind in GLOBAL_POOLS:

@@ -12,6 +12,7 @@ from small_models import small_model
 
 import lambdanet
 from lambdanet.errors import InputError
+from lambdanet.models.output_stride import ShiftedCopies
 from lambdanet.models import unet
 from lambdanet.models.inflate import OverSlices
 
@@ -171,6 +172,7 @@ X = keras.Input([8, 6, 3])
     ("output", "message"),
     [
         (lambda: layers.Flatten(name="f")(X), "layer 'f' (Flatten) has no form for"),
+        (lambda: ShiftedCopies(2)(X), "it is of an output stride"),
         (lambda: layers.GlobalAveragePooling2D()(X) + 1, "it is an operation, no lay"),
         (lambda: lambdanet.LambdaLayer(8, causal="time")(X), "it is causal"),
         (
