@@ -12,9 +12,9 @@ from small_models import small_model
 
 import lambdanet
 from lambdanet.errors import InputError
-from lambdanet.models.output_stride import ShiftedCopies
 from lambdanet.models import unet
 from lambdanet.models.inflate import OverSlices
+from lambdanet.models.output_stride import ShiftedCopies
 
 layers = keras.layers
 # One network of each family, and what is special in others.
