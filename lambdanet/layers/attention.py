@@ -14,6 +14,7 @@ from lambdanet.errors import check_count, check_known, invalid
 from lambdanet.layers.argument_checks import OF_ZOO, check_divisible
 from lambdanet.layers.layer import TableLayer, build_projection
 from lambdanet.ops import attention, kernels
+from lambdanet.ops.local_attention import LocalGeometry, chosen_axis
 from lambdanet.ops.relative_positions import PairAxis
 
 
@@ -58,6 +59,43 @@ class Attention(TableLayer):
     def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
         *leading, channels = input_shape
         return (*leading, self._output_filters(self.filters or channels))
+
+    def chosen_weights(
+        self, inputs: K.Tensor, chosen: K.Tensor
+    ) -> tuple[K.Tensor, K.Tensor]:
+        """Returns the weights of some outputs, and the values that they weigh.
+
+        Args:
+          inputs: [b, h, w, c].
+          chosen: the numbers of the outputs among the flattened ones, [c].
+
+        Returns:
+          [b, num_heads, c, m] and [b, num_heads, m, v].
+        """
+        raise NotImplementedError
+
+    def _chosen_weights(
+        self,
+        qkv: Sequence[K.Tensor],
+        places: Sequence[K.Tensor],
+        tables: Sequence[K.Tensor],
+        axes: Sequence[attention.ChosenAxis],
+    ) -> tuple[K.Tensor, K.Tensor]:
+        """Returns the weights of queries at places in height and width of a map, and the values.
+
+        `qkv` are as of `_project_heads`.
+        """
+        height, width = sizes(qkv[1])[1:3]
+        queries, keys, values = (self._by_head(x) for x in qkv)
+        rows, columns = places
+        queries = K.take(queries, rows * width + columns, axis=2)
+        keys = K.reshape(keys, [*sizes(keys)[:2], height, width, self._key_dim])
+        return attention.chosen_weights(queries, keys, tables, axes), values
+
+    def _by_head(self, x: K.Tensor) -> K.Tensor:
+        """[b * heads, h, w, depth] -> [b, heads, n, depth]."""
+        _, height, width, depth = sizes(x)
+        return K.reshape(x, [-1, self.num_heads, height * width, depth])
 
     def _build(self, input_shape: K.Shape) -> None:
         """Creates the layer's variables for an input of a valid shape, a tuple."""
@@ -212,6 +250,19 @@ class GlobalAttention(_MapAttention):
             K.reshape(outputs, [-1, *map_size, self._value_dim]), self.num_heads
         )
 
+    def chosen_weights(
+        self, inputs: K.Tensor, chosen: K.Tensor
+    ) -> tuple[K.Tensor, K.Tensor]:
+        map_size = sizes(inputs)[1:3]
+        tables = self._tables(map_size)
+        places = chosen // map_size[1], chosen % map_size[1]
+        axes = []
+        for place, size, table in zip(places, map_size, tables, strict=True):
+            whole = LocalGeometry(block_size=size, halo_size=0)
+            axes.append(chosen_axis(place, size, table.shape[0], whole))
+        qkv = self._project_heads(inputs, self._qkv)
+        return self._chosen_weights(qkv, places, tables, axes)
+
 
 @keras.saving.register_keras_serializable(package="lambdanet")
 class AxialAttention(_MapAttention):
@@ -244,11 +295,31 @@ class AxialAttention(_MapAttention):
 
     def call(self, inputs: K.Tensor) -> K.Tensor:
         height_table, width_table = self._tables(sizes(inputs)[1:3])
-        columns = K.transpose(inputs, [0, 2, 1, 3])
-        columns = self._attend_in_rows(columns, self._along_height, height_table)
-        return self._attend_in_rows(
-            K.transpose(columns, [0, 2, 1, 3]), self._along_width, width_table
-        )
+        x = self._attend_in_columns(inputs, height_table)
+        return self._attend_in_rows(x, self._along_width, width_table)
+
+    def chosen_weights(
+        self, inputs: K.Tensor, chosen: K.Tensor
+    ) -> tuple[K.Tensor, K.Tensor]:
+        """As in `Attention`, of the attention along the width, to what that along the height returns."""
+        map_size = height, width = sizes(inputs)[1:3]
+        tables = self._tables(map_size)
+        places = chosen // width, chosen % width
+        whole = LocalGeometry(block_size=width, halo_size=0)
+        own_row = K.arange(height) == places[0][:, K.newaxis]
+        axes = [
+            attention.ChosenAxis(None, own_row, height),
+            chosen_axis(places[1], width, tables[1].shape[0], whole),
+        ]
+        x = self._attend_in_columns(inputs, tables[0])
+        qkv = self._project_heads(x, self._along_width)
+        return self._chosen_weights(qkv, places, tables, axes)
+
+    def _attend_in_columns(self, x: K.Tensor, table: K.Tensor) -> K.Tensor:
+        """Attends within every column of [b, h, w, c]."""
+        columns = K.transpose(x, [0, 2, 1, 3])
+        columns = self._attend_in_rows(columns, self._along_height, table)
+        return K.transpose(columns, [0, 2, 1, 3])
 
     def _attend_in_rows(
         self, x: K.Tensor, projections: Sequence[keras.layers.Dense], table: K.Tensor
@@ -323,6 +394,26 @@ class LinearAttention(Attention):
 
     def call(self, inputs: K.Tensor) -> K.Tensor:
         map_size = sizes(inputs)[1:3]
+        queries, keys, values = self._features(inputs)
+        lambdas = K.matmul(keys, values, transpose_a=True)  # [b * heads, k, v]
+        outputs = K.reshape(
+            K.matmul(queries, lambdas), [-1, *map_size, self._value_dim]
+        )
+        return attention.merge_heads(outputs, self.num_heads)
+
+    def chosen_weights(
+        self, inputs: K.Tensor, chosen: K.Tensor
+    ) -> tuple[K.Tensor, K.Tensor]:
+        """As in `Attention`: f(q_n) . f(k_m), over the sum of that over m."""
+        queries, keys, values = (
+            K.reshape(x, [-1, self.num_heads, *x.shape[1:]])
+            for x in self._features(inputs)
+        )
+        queries = K.take(queries, chosen, axis=2)
+        return K.matmul(queries, keys, transpose_b=True), values
+
+    def _features(self, inputs: K.Tensor) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
+        """Returns f(q), f(k) and values, normalized over depth and context, [b * heads, n, depth]."""
         queries, keys, values = map(
             _flat, self._project_heads(inputs, self._qkv, scale=False)
         )
@@ -334,11 +425,7 @@ class LinearAttention(Attention):
             queries += K.logsumexp(keys, axis=1, keepdims=True)
         queries = K.cast(K.softmax(queries), values.dtype)
         keys = K.cast(K.softmax(keys, axis=1), values.dtype)
-        lambdas = K.matmul(keys, values, transpose_a=True)  # [b * heads, k, v]
-        outputs = K.reshape(
-            K.matmul(queries, lambdas), [-1, *map_size, self._value_dim]
-        )
-        return attention.merge_heads(outputs, self.num_heads)
+        return queries, keys, values
 
 
 def _flat(x: K.Tensor) -> K.Tensor:

@@ -30,7 +30,7 @@ class CausalLayer(Layer):
     intra_depth: int
     key_dim: int
     position: PositionEmbedding | None
-    _geometry: Geometry
+    geometry: Geometry
     _map_size: K.Shape
     _num_lambdas: int
     _value_dim: int
@@ -141,7 +141,7 @@ class CausalLayer(Layer):
             shapes = {name: shape for name, (shape, _) in specs.items()}
             check_state(state, [shapes] * self._num_lambdas)
         axis = self._state_axis()
-        strides = self._geometry.along(len(self._map_size))[axis].strides
+        strides = self.geometry.along(len(self._map_size))[axis].strides
         length = inputs.shape[axis + 1]
         if length is not None and length % strides:
             accepted = f"divisible by {strides}, the strides, for a state"

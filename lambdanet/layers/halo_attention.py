@@ -5,6 +5,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras, tensors
+from lambdanet.backend.tensors import ceil_div, sizes
 from lambdanet.errors import (
     InputError,
     check_count,
@@ -17,7 +18,7 @@ from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.attention import Attention
 from lambdanet.layers.layer import strided_shape
 from lambdanet.ops import kernels
-from lambdanet.ops.local_attention import LocalGeometry
+from lambdanet.ops.local_attention import LocalGeometry, chosen_axis
 
 TABLE_COMBINATIONS = ("concatenated", "added")
 
@@ -45,13 +46,8 @@ class _BlockAttention(Attention):
         self.width_table = self._table("width_table", length, depth)
 
     def call(self, inputs: K.Tensor) -> K.Tensor:
-        block_size, halo_size, _ = self._sizes()
-        # Of the queries that are computed.
-        strides = self.strides if block_size % self.strides == 0 else 1
-        offset_strides = 1 if self.compact_offsets else strides
-        geometry = LocalGeometry(
-            block_size, halo_size, strides, offset_strides, self.mask_padding
-        )
+        geometry = self._geometry()
+        strides = geometry.strides
         qkv = self._project(inputs, self._qkv, strides)
         outputs = kernels.kernels_for_device().local_attention(
             *qkv, self._tables(), geometry, self.num_heads
@@ -60,6 +56,29 @@ class _BlockAttention(Attention):
             outputs
             if strides == self.strides
             else outputs[:, :: self.strides, :: self.strides]
+        )
+
+    def chosen_weights(
+        self, inputs: K.Tensor, chosen: K.Tensor
+    ) -> tuple[K.Tensor, K.Tensor]:
+        map_size = sizes(inputs)[1:3]
+        width = ceil_div(map_size[1], self.strides)
+        places = chosen // width * self.strides, chosen % width * self.strides
+        tables = self._tables()
+        axes = []
+        for place, size, table in zip(places, map_size, tables, strict=True):
+            r = table.shape[0]
+            axes.append(chosen_axis(place, size, r, self._geometry()))
+        qkv = self._project_heads(inputs, self._qkv)
+        return self._chosen_weights(qkv, places, tables, axes)
+
+    def _geometry(self) -> LocalGeometry:
+        block_size, halo_size, _ = self._sizes()
+        # Of the queries that are computed.
+        strides = self.strides if block_size % self.strides == 0 else 1
+        offset_strides = 1 if self.compact_offsets else strides
+        return LocalGeometry(
+            block_size, halo_size, strides, offset_strides, self.mask_padding
         )
 
     def _tables(self) -> list[K.Tensor]:

@@ -2,7 +2,7 @@
 """The lambda layer (Bello 2021, section 3)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
@@ -45,6 +45,27 @@ from lambdanet.layers.position_argument import (
 from lambdanet.layers.position_embedding import PositionEmbedding
 from lambdanet.ops import causal_content, content_lambdas, relative_positions
 from lambdanet.ops.position_term import Geometry
+
+
+class Projections(NamedTuple):
+    """What the lambdas of a layer are made of and applied to, one tensor for each lambda, and its masks.
+
+    Attributes:
+      queries: [b, *query_size, h, k], of all positions where outputs are averages over windows.
+      keys: [b, *context_size, k, u], not yet normalized; None without content.
+      values: [b, *context_size, v, u], zero in padding.
+      mask: what each query sees of the context, [n, m] or [b, n, m], also along a causal axis; None: no mask
+        was given.
+      padding_mask: the context positions that are no padding, [b, m]; None: all.
+      query_mask: the queries that are no padding, [b, *query_size]; None: all.
+    """
+
+    queries: list[K.Tensor]
+    keys: list[K.Tensor | None]
+    values: list[K.Tensor]
+    mask: K.Tensor | None
+    padding_mask: K.Tensor | None
+    query_mask: K.Tensor | None
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -195,7 +216,7 @@ class LambdaLayer(CausalLayer):
         self.batch_norm = {**BATCH_NORM, **(batch_norm or {})}
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self._num_lambdas = self.num_heads if multi_head else 1
-        self._geometry = Geometry(self.strides, pool_size=self.pool_size)
+        self.geometry = Geometry(self.strides, pool_size=self.pool_size)
         depth = {
             "key_dim": self.key_dim,
             "intra_depth": self.intra_depth,
@@ -239,20 +260,11 @@ class LambdaLayer(CausalLayer):
         return_state: bool = False,
         **kwargs: Any,
     ) -> Any:
-        if self.causal is not False and context is not None:
-            raise InputError(
-                f"causal={self.causal!r} needs the inputs as context; give mask as [n, m] instead"
-            )
+        mask, padding_mask = self.check_arguments(
+            inputs, context, mask, padding_mask, initial_state, return_state
+        )
         if not self.built and context is not None:
             self._context_shape = tuple(context.shape)
-        if mask is not None:
-            mask = check_mask(self, mask, inputs, context)
-        if padding_mask is None and len(getattr(inputs, "shape", ())) == 3:
-            padding_mask = compat.mask_of(inputs if context is None else context)
-        if padding_mask is not None:
-            padding_mask = check_padding_mask(padding_mask, inputs, context)
-        if return_state or initial_state is not None:
-            self._check_state(initial_state, inputs, mask)
         return super().__call__(
             inputs,
             context=context,
@@ -262,6 +274,34 @@ class LambdaLayer(CausalLayer):
             return_state=return_state,
             **kwargs,
         )
+
+    def check_arguments(
+        self,
+        inputs: K.Tensor,
+        context: K.Tensor | None,
+        mask: K.Tensor | None,
+        padding_mask: K.Tensor | None,
+        initial_state: "State | None",
+        return_state: bool = False,
+    ) -> tuple[K.Tensor | None, K.Tensor | None]:
+        """Checks the arguments of a call; returns the mask and the padding mask, which may be Keras's own.
+
+        Raises:
+          InputError: an argument does not fit the inputs or the layer.
+        """
+        if self.causal is not False and context is not None:
+            raise InputError(
+                f"causal={self.causal!r} needs the inputs as context; give mask as [n, m] instead"
+            )
+        if mask is not None:
+            mask = check_mask(self, mask, inputs, context)
+        if padding_mask is None and len(getattr(inputs, "shape", ())) == 3:
+            padding_mask = compat.mask_of(inputs if context is None else context)
+        if padding_mask is not None:
+            padding_mask = check_padding_mask(padding_mask, inputs, context)
+        if return_state or initial_state is not None:
+            self._check_state(initial_state, inputs, mask)
+        return mask, padding_mask
 
     def build(self, input_shape: K.Shape) -> None:
         input_shape = checked_shape(input_shape, "input")
@@ -298,7 +338,7 @@ class LambdaLayer(CausalLayer):
         if self.causal_axis is not None and pool_sizes[self.causal_axis] > 1:
             raise invalid("pool_size", "1 along the causal axis", self.pool_size)
         if self.position is not None:
-            steps = [axis.query_strides for axis in self._geometry.along(rank)]
+            steps = [axis.query_strides for axis in self.geometry.along(rank)]
             queries_shape = strided_shape(input_shape, tuple(steps))
             self.position.build_for(
                 queries_shape[1:-1], context_shape[1:-1], self.causal_axis
@@ -333,12 +373,52 @@ class LambdaLayer(CausalLayer):
           [b, *query_size, d]; with strides, of the positions that they keep. With `return_state`, these and
           the state.
         """
-        inputs = K.cast(inputs, self.compute_dtype)
-        if context is not None:
-            context = K.cast(context, self.compute_dtype)
         state = initial_state
         if state is None and return_state:
             state = self._zero_state(sizes(inputs))
+        parts = self.project(inputs, context, mask, padding_mask, training)
+        masks = parts.mask, parts.padding_mask
+        query_mask = parts.query_mask
+        by_lambda = zip(parts.queries, parts.keys, parts.values, strict=True)
+        outputs = []
+        new_state = []
+        states = [None] * self._num_lambdas if state is None else state
+        for index, qkv in enumerate(by_lambda):
+            output, new = self._apply_lambda(index, qkv, masks, states[index], training)
+            outputs.append(output)
+            new_state.append(new)
+        depth = self.num_heads // self._num_lambdas * self._value_dim
+        outputs = [K.reshape(x, [*sizes(x)[:-2], depth]) for x in outputs]
+        y = K.concatenate(outputs, axis=-1)  # [b, *query_size, d]
+        if query_mask is not None and self.geometry.has_pool:
+            # Averages over all positions of windows become those over what is no padding.
+            shares = self.visible_shares(query_mask, y.dtype)
+            y = K.divide_no_nan(y, shares[..., 0])
+        return (y, new_state) if return_state else y
+
+    def compute_mask(
+        self, inputs: K.Tensor, previous_mask: K.Tensor | None = None
+    ) -> K.Tensor | None:
+        """Returns Keras's mask of the outputs, [b, n]: with strides, of windows that are not all padding."""
+        mask = compat.mask_of(inputs)
+        if mask is None:
+            return None
+        if not self.geometry.has_pool:
+            return mask[:, :: per_axis(self.strides, 1)[0]]
+        return self.visible_shares(mask, "float32")[:, :, 0, 0] > 0
+
+    def project(
+        self,
+        inputs: K.Tensor,
+        context: K.Tensor | None = None,
+        mask: K.Tensor | None = None,
+        padding_mask: K.Tensor | None = None,
+        training: bool | None = None,
+    ) -> Projections:
+        """Computes the queries, keys and values; arguments as in `call`, and checked."""
+        inputs = K.cast(inputs, self.compute_dtype)
+        if context is not None:
+            context = K.cast(context, self.compute_dtype)
         if mask is not None:
             mask = K.cast(K.convert_to_tensor(mask), "bool")
         query_mask = None  # [b, *query_size]
@@ -347,7 +427,7 @@ class LambdaLayer(CausalLayer):
             if context is None:
                 query_mask = K.reshape(padding_mask, sizes(inputs)[:-1])
         context = inputs if context is None else context
-        axes = self._geometry.along(len(inputs.shape) - 2)
+        axes = self.geometry.along(len(inputs.shape) - 2)
         if any(axis.query_strides > 1 for axis in axes):
             every = [slice(None, None, axis.query_strides) for axis in axes]
             every_query = (slice(None), *every)
@@ -380,39 +460,14 @@ class LambdaLayer(CausalLayer):
             queries = [self._softmax(x) for x in queries]
         if padding_mask is not None:
             values = [_without_padding(x, padding_mask) for x in values]
-        if query_mask is not None and self._geometry.has_pool:
+        if query_mask is not None and self.geometry.has_pool:
             queries = [_without_padding(x, query_mask) for x in queries]
-        masks = mask, padding_mask
-        outputs = []
-        new_state = []
-        states = [None] * self._num_lambdas if state is None else state
-        for index, qkv in enumerate(zip(queries, keys, values, strict=True)):
-            output, new = self._apply_lambda(index, qkv, masks, states[index], training)
-            outputs.append(output)
-            new_state.append(new)
-        outputs = [K.reshape(x, [*sizes(x)[:-2], h * v]) for x in outputs]
-        y = K.concatenate(outputs, axis=-1)  # [b, *query_size, d]
-        if query_mask is not None and self._geometry.has_pool:
-            # Averages over all positions of windows become those over what is no padding.
-            shares = self._visible_shares(query_mask, y.dtype)
-            y = K.divide_no_nan(y, shares[..., 0])
-        return (y, new_state) if return_state else y
+        return Projections(queries, keys, values, mask, padding_mask, query_mask)
 
-    def compute_mask(
-        self, inputs: K.Tensor, previous_mask: K.Tensor | None = None
-    ) -> K.Tensor | None:
-        """Returns Keras's mask of the outputs, [b, n]: with strides, of windows that are not all padding."""
-        mask = compat.mask_of(inputs)
-        if mask is None:
-            return None
-        if not self._geometry.has_pool:
-            return mask[:, :: per_axis(self.strides, 1)[0]]
-        return self._visible_shares(mask, "float32")[:, :, 0, 0] > 0
-
-    def _visible_shares(self, query_mask: K.Tensor, dtype: K.DType) -> K.Tensor:
+    def visible_shares(self, query_mask: K.Tensor, dtype: K.DType) -> K.Tensor:
         """Returns the share of each window that is no padding, [b, *output_size, 1, 1]."""
         visible = K.cast(query_mask, dtype)
-        return self._geometry.pool(visible[..., K.newaxis, K.newaxis])
+        return self.geometry.pool(visible[..., K.newaxis, K.newaxis])
 
     def for_inference(self) -> "LambdaLayer":
         """Returns a copy with folded normalizations and its own position embeddings, as constants."""
@@ -531,7 +586,7 @@ class LambdaLayer(CausalLayer):
             queries,
             values,
             index=index,
-            geometry=self._geometry,
+            geometry=self.geometry,
             content=content,
             training=training,
         )
@@ -562,14 +617,14 @@ class LambdaLayer(CausalLayer):
                     queries,
                     context,
                     index=index,
-                    geometry=self._geometry,
+                    geometry=self.geometry,
                     mask=mask,
                     training=training,
                     has_past=state is not None,
                 )
             )
         if self.content:
-            qkv = self._geometry.pool(queries), keys, values
+            qkv = self.geometry.pool(queries), keys, values
             output, sums = self._apply_content(*qkv, masks, state)
             outputs.append(output)
             new_state |= sums
@@ -597,7 +652,7 @@ class LambdaLayer(CausalLayer):
             sums = causal_content.State(
                 state["maximum"], state["total"], state["error"]
             )
-        spacing = self._geometry.along(len(self._map_size))[self.causal_axis]
+        spacing = self.geometry.along(len(self._map_size))[self.causal_axis]
         outputs, sums = causal_content.apply(
             queries,
             keys,

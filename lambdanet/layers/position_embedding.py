@@ -125,6 +125,28 @@ class PositionEmbedding(TableLayer):
             has_past,
         )
 
+    def pair_embeddings(
+        self,
+        queries: K.Tensor,
+        values: K.Tensor,
+        index: int,
+        geometry: Geometry,
+        chosen: Any,
+        has_past: bool = False,
+    ) -> K.Tensor:
+        """Returns the embeddings of some queries and all context positions, zeros out of scope.
+
+        Args:
+          queries, values, index, geometry, has_past: as in `call`.
+          chosen: the numbers of the queries among the flattened ones, [c].
+
+        Returns:
+          [c, m, k, u].
+        """
+        table = self._table_of(index, queries.dtype)
+        term = PositionTerm(queries, values, table, geometry)
+        return self._read_pairs(term, chosen, has_past)
+
     def num_past(self) -> int:
         """Returns the positions before a query that it sees along the causal axis.
 
@@ -137,6 +159,9 @@ class PositionEmbedding(TableLayer):
     def _apply_term(
         self, term: PositionTerm, mask: K.Tensor | None, has_past: bool
     ) -> K.Tensor:
+        raise NotImplementedError
+
+    def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> K.Tensor:
         raise NotImplementedError
 
     def serialize(self) -> dict[str, Any]:
@@ -237,6 +262,24 @@ class RelativePositionEmbedding(PositionEmbedding):
     def _apply_term(
         self, term: PositionTerm, mask: K.Tensor | None, has_past: bool
     ) -> K.Tensor:
+        term = self._with_whole_table(term, has_past)
+        if mask is None:
+            outputs = position_lambdas.apply_term(term, self.implementation)
+        else:
+            axes = cut_axes(term, None)
+            embeddings = relative_positions.expand_table(term.table, axes)
+            outputs = products.apply_embeddings(
+                term.queries, term.values, embeddings, mask, term.content
+            )
+        return self._with_bias(outputs, term) if self.use_bias else outputs
+
+    def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> K.Tensor:
+        term = self._with_whole_table(term, has_past)
+        axes = cut_axes(term, None)
+        return relative_positions.read_pairs(term.table, axes, chosen)
+
+    def _with_whole_table(self, term: PositionTerm, has_past: bool) -> PositionTerm:
+        """Returns a term whose table fits its map, and has the offsets after a query too."""
         scopes = tensors.per_axis(self.scope, len(term.query_size))
         table = self._fitted(term, scopes) if None in scopes else term.table
         if self.causal_axis is not None:
@@ -244,15 +287,7 @@ class RelativePositionEmbedding(PositionEmbedding):
                 table, self.causal_axis, has_past
             )
         geometry = dataclasses.replace(term.geometry, dilation=self.dilation)
-        term = dataclasses.replace(term, table=table, geometry=geometry)
-        if mask is None:
-            outputs = position_lambdas.apply_term(term, self.implementation)
-        else:
-            embeddings = relative_positions.expand_table(table, cut_axes(term, None))
-            outputs = products.apply_embeddings(
-                term.queries, term.values, embeddings, mask, term.content
-            )
-        return self._with_bias(outputs, term) if self.use_bias else outputs
+        return dataclasses.replace(term, table=table, geometry=geometry)
 
     def num_past(self) -> int:
         scope = tensors.per_axis(self.scope, self._rank)[self.causal_axis]
@@ -370,6 +405,29 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
     def _apply_term(
         self, term: PositionTerm, mask: K.Tensor | None, has_past: bool
     ) -> K.Tensor:
+        n, m = self._checked_counts(term)
+        embeddings = _first_pairs(term.table, n, m)
+        if self.causal_axis is not None:
+            pairs = relative_positions.causal_pairs(
+                term.query_size,
+                term.context_size,
+                self.causal_axis,
+                term.geometry.along(len(term.query_size))[
+                    self.causal_axis
+                ].query_strides,
+            )
+            mask = pairs if mask is None else pairs & mask
+        outputs = products.apply_embeddings(
+            term.queries, term.values, embeddings, mask, term.content
+        )
+        return term.geometry.pool(outputs)
+
+    def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> K.Tensor:
+        _, m = self._checked_counts(term)
+        return K.take(K.convert_to_tensor(term.table), chosen, axis=0)[:, :m]
+
+    def _checked_counts(self, term: PositionTerm) -> tuple[tensors.Size, tensors.Size]:
+        """Returns n and m of a term; `InputError` where the table has fewer."""
         n = tensors.product(term.query_size)
         m = tensors.product(term.context_size)
         for positions, size, kind in (
@@ -386,21 +444,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
                 K.check_at_most(
                     positions, size, f"more {kind} positions than the table has"
                 )
-        embeddings = _first_pairs(term.table, n, m)
-        if self.causal_axis is not None:
-            pairs = relative_positions.causal_pairs(
-                term.query_size,
-                term.context_size,
-                self.causal_axis,
-                term.geometry.along(len(term.query_size))[
-                    self.causal_axis
-                ].query_strides,
-            )
-            mask = pairs if mask is None else pairs & mask
-        outputs = products.apply_embeddings(
-            term.queries, term.values, embeddings, mask, term.content
-        )
-        return term.geometry.pool(outputs)
+        return n, m
 
 
 def _count(name: str, count: Any, size: Sequence[int | None]) -> int:

@@ -7,6 +7,7 @@ of a group, k query and key depth, v value depth.
 All layers with a softmax over the context use `attend`, and differ in their groups and in the bias.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 from lambdanet import backend as K
@@ -173,6 +174,67 @@ def rows_and_columns(height: Size, width: Size, dtype: K.DType) -> K.Tensor:
     in_row = K.repeat(K.eye(height, dtype=dtype), width, axis=1)
     in_column = K.tile(K.eye(width, dtype=dtype), [1, height])
     return K.concatenate([in_row, in_column], 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChosenAxis:
+    """What some queries see along one axis of a map, which may have padding around it.
+
+    Attributes:
+      rows: the row of a table of offsets for each query and context position, [c, context]; None: no table.
+      visible: whether a query sees a context position, [c, context].
+      size: the positions of the map.
+      padding: the context positions before those of the map.
+    """
+
+    rows: K.Tensor | None
+    visible: K.Tensor
+    size: int
+    padding: int = 0
+
+
+def chosen_weights(
+    queries: K.Tensor,
+    keys: K.Tensor,
+    tables: Sequence[K.Tensor],
+    axes: Sequence[ChosenAxis],
+) -> K.Tensor:
+    """Returns the weights of softmax attention for some queries alone.
+
+    Args:
+      queries: [b, heads, c, k], scaled.
+      keys: [b, heads, height, width, k], of the map.
+      tables: the tables of the offsets in height and in width, [r, k] each.
+      axes: what the queries see in height and in width, of the map and the zeros around it.
+
+    Returns:
+      [b, heads, c, height * width], in float32 or better. Zeros around the map, if they are visible, have the
+      rest of the sum of 1.
+    """
+    queries = at_least_float32(queries)
+    b, heads, c, k = tensors.sizes(queries)
+    around = []
+    for axis in axes:
+        after = tensors.sizes(axis.visible)[1] - axis.size - axis.padding
+        around.append([axis.padding, after])
+    keys = K.pad(at_least_float32(keys), [[0, 0], [0, 0], *around, [0, 0]])
+    height, width = tensors.sizes(keys)[2:4]
+    keys = K.reshape(keys, [b, heads, height * width, k])
+    logits = K.matmul(queries, keys, transpose_b=True)
+    logits = K.reshape(logits, [b, heads, c, height, width])
+    for number, (axis, table) in enumerate(zip(axes, tables, strict=True)):
+        if axis.rows is not None:
+            table = K.cast(K.convert_to_tensor(table), logits.dtype)
+            embeddings = K.take(table, axis.rows, axis=0)  # [c, context, k]
+            bias = K.einsum("bhck,cak->bhca", queries, embeddings)
+            logits += K.expand_dims(bias, 4 - number)
+    first, second = (axis.visible for axis in axes)
+    visible = first[:, :, K.newaxis] & second[:, K.newaxis]
+    logits += mask_to_bias(visible, logits.dtype)
+    weights = K.softmax(K.reshape(logits, [b, heads, c, height * width]))
+    weights = K.reshape(weights, [b, heads, c, height, width])
+    on_map = [slice(axis.padding, axis.padding + axis.size) for axis in axes]
+    return K.reshape(weights[(..., *on_map)], [b, heads, c, -1])
 
 
 def mask_to_bias(

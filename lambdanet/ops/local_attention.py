@@ -67,6 +67,32 @@ class LocalGeometry:
         return list(zip(axes, map_size, reaches, strict=True))
 
 
+def chosen_axis(
+    places: K.Tensor, size: int, r: int, geometry: LocalGeometry
+) -> attention.ChosenAxis:
+    """Returns what some queries see along an axis of a map, as `LocalGeometry.visibility` has it for blocks.
+
+    Args:
+      places: the places of the queries along the axis, in positions of the map, [c].
+      size: the positions of the map along it.
+      r: the length of the table of offsets along it.
+      geometry: the blocks.
+    """
+    block_size = geometry.block_size
+    halo = geometry.halo_size
+    places = places[:, K.newaxis]
+    start = places // block_size * block_size
+    within = (places - start) // geometry.strides * geometry.offset_strides
+    context = K.arange(-halo, ceil_div(size, block_size) * block_size + halo)
+    offsets = context - start - within
+    visible = (context >= start - halo) & (context < start + block_size + halo)
+    if geometry.mask_padding:
+        is_on_map = (context >= 0) & (context < size)
+        visible = visible & is_on_map & (K.abs(offsets) <= r // 2)
+    rows = K.where(visible, offsets + r // 2, 0)
+    return attention.ChosenAxis(rows, visible, size, halo)
+
+
 def attend_by_head(
     queries: K.Tensor,
     keys: K.Tensor,
