@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` marks the names as public for type checkers
+    from lambdanet import explain as explain
     from lambdanet import ops as ops
     from lambdanet.freed_memory import keep_memory as keep_memory
     from lambdanet.layers.attention import AxialAttention as AxialAttention
@@ -96,12 +97,12 @@ _EXPORTS = {
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 
-__all__ = sorted([*_MODULES, "ops"])
+__all__ = sorted([*_MODULES, "explain", "ops"])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ops":
-        return importlib.import_module("lambdanet.ops")
+    if name in ("explain", "ops"):
+        return importlib.import_module(f"lambdanet.{name}")
     if name in _MODULES:
         return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'lambdanet' has no attribute {name!r}")

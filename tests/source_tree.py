@@ -26,6 +26,7 @@ FLOORS = {
         "training",
         "tpu",
     ),
+    "explain": ("core", "backend", "ops", "layers", "configs", "models", "training"),
     "cli": (
         "core",
         "backend",
@@ -36,6 +37,7 @@ FLOORS = {
         "training",
         "tpu",
         "detection",
+        "explain",
     ),
 }
 # Beside the package, and not installed; no floor imports an experiment.

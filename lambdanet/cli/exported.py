@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands on exported models: predict, predict-many and pseudo-label."""
+"""The commands on trained models: explain, predict, predict-many and pseudo-label."""
 
 from collections.abc import Sequence
 from typing import Annotated
 
-from lambdanet.cli.training import MaxBadRecords
-from lambdanet.errors import Unfinished, invalid
+from lambdanet.cli.training import BACKENDS, MaxBadRecords, ModelName
+from lambdanet.errors import InputError, Unfinished, invalid
 from lambdanet.signatures import Choices, Folder, Repeated, command
+from lambdanet.which_keras import use_backend
 
 Split = Annotated[str, "SPLIT", "split of TFRecords, a dataset or a table"]
 DataDir = Annotated[
@@ -49,6 +50,55 @@ def predict(
     failures = sum("error" in result for result in results)
     if failures:
         raise Unfinished(f"{failures} of {len(results)} images cannot be read")
+
+
+def explain(
+    images: Annotated[Sequence[str], "IMAGE_OR_FOLDER..."],
+    out: Folder,
+    saved_model: Folder | None = None,
+    model_dir: Folder | None = None,
+    model: ModelName | None = None,
+    weights: str = "imagenet",
+    layers: Annotated[Sequence[str], "LAYER,..."] = (),
+    top: int = 5,
+) -> None:
+    """Draws what the layers of a network read in image files, as pictures and pages for a browser.
+
+    Args:
+      images: image files, and folders of them.
+      out: folder for NAME.png and NAME.html of each image, which must not exist or be empty.
+      saved_model: folder that `lambdanet export` wrote.
+      model_dir: folder of a run of `lambdanet train`, instead of --saved_model.
+      model: a model of the zoo, instead of --saved_model.
+      weights: for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a
+        folder of `lambdanet convert`.
+      layers: names of lambda and attention layers to show (default: the last four).
+      top: number of classes to show.
+    """
+    if sum(map(bool, (saved_model, model_dir, model))) != 1:
+        raise InputError(
+            "`explain` needs one of --saved_model, --model_dir and --model"
+        )
+    if model:
+        from lambdanet.models.names import check_model
+
+        check_model(model)
+    use_backend("tensorflow", BACKENDS)
+
+    from lambdanet.explain import pictures
+
+    if saved_model:
+        from lambdanet.explain import trained
+
+        classifier = trained.load_exported_network(saved_model)
+    else:
+        from lambdanet.training.serving import trained_weights
+
+        if model_dir:
+            classifier = trained_weights.load_run(model_dir)
+        else:
+            classifier = trained_weights.build_classifier(model, weights)
+    pictures.explain(classifier, images, out, layers, top)
 
 
 def predict_many(
@@ -143,6 +193,14 @@ def pseudo_label(
 
 
 COMMANDS = (
+    command(
+        explain,
+        positional="images",
+        examples=(
+            "lambdanet explain --saved_model=/tmp/digits_model --out=/tmp/explained seven.png",
+            "lambdanet explain --model=lambda_resnet26t --layers=c5_block2_spatial --out=/tmp/dog dog.jpg",
+        ),
+    ),
     command(
         predict,
         positional="images",

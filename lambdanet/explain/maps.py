@@ -177,6 +177,8 @@ def _checked_queries(queries: Any, size: Sequence[int]) -> np.ndarray:
         return np.arange(n, dtype=np.int32)
     accepted = f"outputs from 0 to {n - 1}, or coordinates below {tuple(size)}"
     chosen = []
+    if not isinstance(queries, Sequence | np.ndarray):
+        raise invalid("queries", accepted, queries)
     for query in queries:
         chosen.append(_flat_number(query, size, accepted))
     if not chosen:

@@ -2,6 +2,7 @@
 """Writes a trained classifier as a SavedModel that needs only TensorFlow."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import tempfile
@@ -15,13 +16,17 @@ import tensorflow as tf
 from lambdanet import which_keras
 from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import absolute, atomic_dir, check_output_dir
+from lambdanet.files import absolute, atomic_dir, check_output_dir, write_atomic
 from lambdanet.models.inference import for_inference
 from lambdanet.models.names import list_models
 from lambdanet.models.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.serving import trained_weights
-from lambdanet.training.serving.module import ClassifierModule
+from lambdanet.training.serving.module import (
+    CLASS_NAMES,
+    NETWORK,
+    ClassifierModule,
+)
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 which_keras.check_backend("export", ("tensorflow",))
@@ -153,10 +158,11 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
     """Writes a SavedModel, completely or not at all, and returns its path."""
     path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
-        names_file = os.path.join(folder, "class_names.txt")
+        names_file = os.path.join(folder, CLASS_NAMES)
         classes.write_names(names_file, trained.class_names)
+        model = serving_form(trained.model)
         module = ClassifierModule(
-            serving_form(trained.model),
+            model,
             trained.preprocessing,
             trained.class_names,
             names_file,
@@ -164,7 +170,22 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
         signatures = module.signatures()
         with atomic_dir(path) as staging:
             tf.saved_model.save(module, staging, signatures=signatures)
+            _record_network(model, trained.preprocessing, staging)
     return path
+
+
+def _record_network(
+    model: keras.Model, preprocessing: Preprocessing, folder: str
+) -> None:
+    """Writes what `lambdanet explain` needs beside the weights; nothing where Keras has no configuration."""
+    try:
+        config = model.to_json()
+    except (NotImplementedError, TypeError, ValueError):
+        return
+    network = {"model": config, "preprocessing": dataclasses.asdict(preprocessing)}
+    file = os.path.join(folder, NETWORK)
+    tf.io.gfile.makedirs(os.path.dirname(file))
+    write_atomic(file, json.dumps(network))
 
 
 def serving_form(model: keras.Model) -> keras.Model:

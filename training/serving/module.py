@@ -12,6 +12,10 @@ from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.image_bytes import decode
 
 MAX_TOP = 5
+# In the folder of a SavedModel: the names of the classes among its assets, and the configuration and
+# preprocessing of the network, whose weights are the first `model_variables`.
+CLASS_NAMES = "class_names.txt"
+NETWORK = "assets.extra/network.json"
 
 
 class ServingModule(tf.Module):
@@ -93,8 +97,11 @@ class ClassifierModule(ServingModule):
             return model(images, training=False)
 
         self._logits = self._checked(logits)
-        # TensorFlow's, of the variables of Keras
-        self.model_variables = list(self._logits.variables)
+        # TensorFlow's, of the variables of Keras: first the weights, which are constants in part.
+        weights = [weight.value for weight in model.weights]
+        known = set(map(id, weights))
+        others = [x for x in self._logits.variables if id(x) not in known]
+        self.model_variables = [*weights, *others]
 
     def _checked(
         self, logits: tf.types.experimental.GenericFunction

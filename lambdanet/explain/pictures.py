@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explains the predictions of a trained classifier for picture files, as drawings and pages."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lambdanet import backend as K
+from lambdanet.backend import compat, keras
+from lambdanet.errors import check_count, escape_unprintable
+from lambdanet.explain import networks
+from lambdanet.explain.drawing import (
+    Explanation,
+    LayerMaps,
+    draw_explanation,
+    draw_page,
+)
+from lambdanet.explain.maps import has_map, implied_attention
+from lambdanet.files import absolute, atomic_dir, check_output_dir
+from lambdanet.models.classifier import decode_predictions
+from lambdanet.training.data.drawing import percent, save_picture
+from lambdanet.training.data.image_files import expand_folders, read_image
+from lambdanet.training.serving.trained_weights import TrainedModel
+
+LAYERS = 4  # shown by default, the last ones
+# Of a page: maps of larger layers are for every second output or fewer, and summed over cells.
+MAX_QUERIES = 256
+MAX_CELLS = 1024
+
+
+def explain(
+    trained: TrainedModel,
+    images: Sequence[str],
+    out: str | Path,
+    layers: Sequence[str] = (),
+    top: int = 5,
+) -> list[str]:
+    """Writes a drawing and a page for each picture: the prediction, and what layers read.
+
+    Args:
+      trained: a classifier.
+      images: picture files, and folders of them.
+      out: the folder to write, which must not exist or be empty: NAME.png and NAME.html for each picture.
+      layers: the names of the layers; default: the last four that have a map.
+      top: the number of classes to show.
+
+    Returns:
+      The path of each page.
+
+    Raises:
+      InputError: a file is no picture, a layer has no map, or `out` is not empty or cannot be written. Then
+        nothing is written.
+    """
+    check_output_dir(out)
+    top = check_count("top", top)
+    explainer = Explainer(trained, layers)
+    path = absolute(out)
+    pages = []
+    with atomic_dir(path) as staging:
+        for image, name in _named(expand_folders(images)):
+            explanation = explainer(read_image(image), os.path.basename(image), top)
+            drawing = draw_explanation(explanation)
+            save_picture(drawing, os.path.join(staging, f"{name}.png"))
+            page = draw_page(explanation)
+            Path(staging, f"{name}.html").write_text(page, encoding="utf-8")
+            pages.append(os.path.join(path, f"{name}.html"))
+            found, probability = explanation.top[0]
+            print(
+                f"{escape_unprintable(image)}: {found} ({percent(probability)}), explained in "
+                f"{escape_unprintable(pages[-1])}"
+            )
+    return pages
+
+
+class Explainer:
+    """Explains pictures: called with one, it returns an `Explanation`.
+
+    Args:
+      trained: a classifier.
+      layers: the names of layers with a map; default: the last four.
+
+    Raises:
+      InputError: a layer is unknown or has no map.
+    """
+
+    def __init__(self, trained: TrainedModel, layers: Sequence[str] = ()):
+        model = trained.model
+        graph = networks.graph_of(model)
+        self.trained = trained
+        self.calls: dict[str, networks.Call] = {}
+        if layers or any(has_map(call[0]) for call in compat.layer_calls(graph)):
+            self.calls = networks.calls_with_maps(model, layers or None)
+        if not layers:
+            self.calls = dict([*self.calls.items()][-LAYERS:])
+        size = trained.preprocessing.input_size
+        target = networks.map_at(model, [1, size, size, 3])
+        self.head = networks.head_of(model, target)
+        tensors = [graph.outputs[0], target, *networks.tensors_of(self.calls)]
+        self.reader = keras.Model(graph.inputs, tensors)
+
+    def __call__(self, image: np.ndarray, title: str, top: int) -> Explanation:
+        """Explains a picture, uint8 RGB [h, w, 3]."""
+        preprocessing = self.trained.preprocessing
+        if len(preprocessing.mean) == 1:
+            image = tf.image.rgb_to_grayscale(image).numpy()
+        pixels = np.asarray(preprocessing.square(tf.convert_to_tensor(image)))
+        inputs = preprocessing.normalize(pixels)[np.newaxis]
+        logits, features, *values = self.reader(
+            K.convert_to_tensor(inputs), training=False
+        )
+        selected = networks.one_hot(None, logits)
+        evidence = networks.evidence(self.head, features, selected)
+        (classes,) = decode_predictions(logits, self.trained.class_names, top)
+        shown = np.round(255 * pixels.clip(0, 1)).astype(np.uint8)
+        maps = []
+        arguments = networks.arguments_of(self.calls, values)
+        for name, call in zip(self.calls, arguments, strict=True):
+            maps.append(_maps_of(name, self.calls[name].layer, call))
+        return Explanation(
+            title,
+            np.broadcast_to(shown, [*shown.shape[:2], 3]),
+            classes,
+            K.convert_to_numpy(evidence)[0],
+            maps,
+        )
+
+
+def _named(images: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns each picture with a name of its files; equal names get numbers."""
+    taken: set[str] = set()
+    named = []
+    for image in images:
+        stem = os.path.splitext(os.path.basename(image))[0]
+        name = stem
+        number = 1
+        while name.casefold() in taken:
+            number += 1
+            name = f"{stem}_{number}"
+        taken.add(name.casefold())
+        named.append((image, name))
+    return named
+
+
+def _maps_of(name: str, layer: Any, arguments: dict[str, Any]) -> LayerMaps:
+    """Returns the maps of a layer for a grid of its outputs."""
+    height, width = layer.compute_output_shape(arguments["inputs"].shape)[1:3]
+    step = _smallest_step(height, width, MAX_QUERIES)
+    rows = range(step // 2, height, step)
+    columns = range(step // 2, width, step)
+    queries = [(row, column) for row in rows for column in columns]
+    found = implied_attention(layer, queries=queries, **arguments)
+    context = arguments["context"]
+    size = (arguments["inputs"] if context is None else context).shape[1:3]
+    names = ["weights"] if found.position is None else ["content", "position"]
+    if found.position is None and getattr(layer, "content", False):
+        names = ["content"]
+    parts = {}
+    for part, maps in zip(names, found, strict=False):
+        if maps is not None:
+            parts[part] = _summed(K.convert_to_numpy(maps)[0], size)
+    return LayerMaps(name, (len(rows), len(columns)), parts)
+
+
+def _summed(maps: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """Sums maps [h, q, m] or [h, q, m, u] over u and cells of positions: [h, q, height, width]."""
+    height, width = size
+    maps = maps.reshape([*maps.shape[:2], height, width, -1]).sum(-1)
+    step = _smallest_step(height, width, MAX_CELLS)
+    around = [(0, 0), (0, 0), (0, -height % step), (0, -width % step)]
+    maps = np.pad(maps, around)
+    rows = maps.shape[2] // step
+    columns = maps.shape[3] // step
+    cells = maps.reshape([*maps.shape[:2], rows, step, columns, step])
+    return cells.sum(axis=(3, 5))
+
+
+def _smallest_step(height: int, width: int, largest: int) -> int:
+    """Returns the smallest step with which a grid on a map has at most so many positions."""
+    step = 1
+    while -(-height // step) * -(-width // step) > largest:
+        step += 1
+    return step

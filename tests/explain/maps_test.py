@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Implied attention maps: A V is the layer's output, and A is what the paper's equations make of it."""
+
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import ENGINES, program
+from naive_layers import images, randomize
+from programs import explain_on_engine
+
+import lambdanet
+from lambdanet.errors import InputError
+from lambdanet.explain import implied_attention, position_pictures
+from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.ops import reference
+
+TOLERANCE = 1e-5
+
+
+@pytest.mark.parametrize("name", explain_on_engine.CASES)
+def test_maps_times_values_equal_the_outputs(name):
+    assert explain_on_engine.error_of(name) < TOLERANCE
+
+
+@pytest.mark.engines
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["jax", "torch"])
+def test_maps_and_gradients_on_other_engines(engine, tmp_path):
+    found = {}
+    for name in (engine, "tensorflow"):
+        options = program("explain_on_engine.py")
+        options["env"] = {**os.environ, **ENGINES[name]}
+        done = subprocess.run(**options, capture_output=True, check=True)
+        found[name] = json.loads(done.stdout.splitlines()[-1])
+    here, other = found.values()
+    assert here["errors"].keys() == explain_on_engine.CASES.keys()
+    assert max(here["errors"].values()) < TOLERANCE
+    np.testing.assert_allclose(*here["totals"], rtol=1e-2, atol=1e-4)
+    for name in ("totals", "evidence"):
+        np.testing.assert_allclose(here[name], other[name], rtol=1e-3, atol=1e-4)
+    assert here["maps"] == pytest.approx(other["maps"], rel=1e-3, abs=1e-3)
+
+
+# Arguments of a causal layer, and the shape of its input.
+CAUSAL = {
+    "content": ({"position": None}, (2, 8, 6)),
+    "one position": ({"scope": 1}, (2, 8, 6)),
+    "l2": ({"key_normalization": "l2"}, (2, 8, 6)),
+    "unnormalized": ({"key_normalization": None}, (2, 8, 6)),
+    "strides": ({"strides": 2}, (2, 8, 6)),
+    "lambdas": (
+        {"multi_head": True, "intra_depth": 2, "position_bias": True},
+        (2, 8, 6),
+    ),
+    "positions": ({"content": False, "dilation": 2}, (2, 8, 6)),
+    "video": (
+        {"causal": "time", "scope": (3, 5, None), "strides": (1, 2, 1)},
+        (2, 6, 4, 3, 6),
+    ),
+    "width": (
+        {"causal": 2, "scope": (None, 3), "strides": (2, 1), "pool_size": (3, 1)},
+        (2, 5, 6, 6),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_maps_after_a_state_leave_the_past_outside(name):
+    options, shape = CAUSAL[name]
+    layer = LambdaLayer(8, **{"scope": 5, "causal": True, **options})
+    layer.build(shape)
+    randomize(layer)
+    axis = layer.causal_axis + 1
+    first, second = np.split(images(*shape).astype(np.float32), [4], axis)
+    _, state = layer(first, return_state=True)
+    outputs = np.asarray(layer(second, initial_state=state))
+    found = implied_attention(layer, second, initial_state=state)
+    assert "state" in found.outside
+    np.testing.assert_allclose(
+        found.outputs(), outputs.reshape([2, -1, 8]), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strides": 2, "pool_size": 3, "position_bias": True},
+        {"intra_depth": 2, "multi_head": True, "strides": 3},
+        {"position": "unstructured"},
+        {"key_normalization": "l2", "scope": None, "causal": True},
+    ],
+)
+def test_maps_of_padded_sequences(options):
+    layer = LambdaLayer(8, num_heads=2, key_dim=3, **{"scope": 5, **options})
+    x = images(2, 12, 6).astype(np.float32)
+    visible = np.arange(12) < [[8], [12]]
+    outputs = layer(x, padding_mask=visible)
+    found = implied_attention(layer, x, padding_mask=visible)
+    np.testing.assert_allclose(found.outputs(), outputs, atol=TOLERANCE)
+    assert not np.asarray(found.total)[0, :, :, 8:].any()
+
+
+def test_maps_of_another_context_with_a_mask_for_each_example():
+    layer = LambdaLayer(8, scope=5, key_dim=3)
+    x, context = (images(2, n, 6, seed=n).astype(np.float32) for n in (4, 7))
+    mask = np.random.default_rng(0).integers(0, 2, [2, 4, 7])
+    outputs = layer(x, context=context, mask=mask)
+    found = implied_attention(layer, x, [3, 1], context=context, mask=mask)
+    np.testing.assert_allclose(
+        found.outputs(), np.asarray(outputs)[:, [3, 1]], atol=TOLERANCE
+    )
+    hidden = mask[:, np.newaxis, [3, 1]] == 0
+    assert not np.where(hidden, found.total, 0).any()
+
+
+@pytest.mark.parametrize("causal", [False, "time"])
+def test_maps_equal_the_equations_of_the_paper(causal):
+    layer = LambdaLayer(8, 2, 3, scope=3, strides=(1, 2), causal=causal)
+    layer.build([2, 4, 5, 6])
+    randomize(layer)
+    x = tf.constant(images(2, 4, 5, 6), tf.float32)
+    parts = layer.project(x, training=False)
+    queries = tf.reshape(parts.queries[0], [2, 12, 2, 3])
+    keys = tf.reshape(parts.keys[0], [2, 20, 3])
+    axis = layer.causal_axis
+    table = layer.position.table[..., np.newaxis]
+    embeddings = reference.gather_embeddings(table, [4, 3], [4, 5], (1, 2), 1, axis)
+    content, position, *_ = implied_attention(layer, x)
+    expected = tf.einsum("bnhk,nmk->bhnm", queries, embeddings[..., 0])
+    np.testing.assert_allclose(position, expected, atol=TOLERANCE)
+    for n in range(12):
+        visible = np.ones(20, bool)
+        if causal:
+            visible = reference.causal_mask([4, 3], [4, 5], 0, (1, 2))[n].numpy()
+        weights = tf.nn.softmax(keys.numpy()[:, visible], axis=1)
+        expected = tf.einsum("bhk,bmk->bhm", queries[:, n], weights)
+        np.testing.assert_allclose(
+            np.asarray(content)[:, :, n, visible], expected, atol=TOLERANCE
+        )
+        assert not np.asarray(content)[:, :, n, ~visible].any()
+
+
+def test_weights_of_attention_add_up_to_one():
+    x = images(1, 7, 6, 8).astype(np.float32)
+    for layer in (
+        lambdanet.GlobalAttention(8, 2),
+        lambdanet.AxialAttention(8, 2),
+        lambdanet.LinearAttention(8, 2),
+        lambdanet.LocalAttention(8, 2, scope=3),
+        lambdanet.HaloAttention(8, 2, 4, 1, strides=2),
+    ):
+        found = implied_attention(layer, x, [(1, 2)])
+        assert found.position is None
+        weights = np.asarray(found.content)
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=TOLERANCE)
+        assert (weights >= 0).all()
+    # Query (1, 2) of the strided halo is at (2, 4), in the block of the rows 0 to 3 and the columns 4 and 5.
+    rows, columns = np.nonzero(weights[0, 0, 0].reshape(7, 6))
+    assert (set(rows), set(columns)) == ({0, 1, 2, 3, 4}, {3, 4, 5})
+
+
+def test_queries_are_numbers_or_coordinates():
+    layer = LambdaLayer(8, scope=3, strides=(1, 2))
+    x = images(1, 4, 5, 8).astype(np.float32)
+    by_number = implied_attention(layer, x, [7, np.int64(2)])
+    by_place = implied_attention(layer, x, [(2, 1), np.array([0, 2])])
+    np.testing.assert_array_equal(by_number.total, by_place.total)
+
+
+def test_pictures_of_positions():
+    layer = LambdaLayer(8, 2, 3, scope=(5, 3), multi_head=True, intra_depth=2)
+    layer.build([1, 6, 6, 8])
+    table = np.asarray(layer.position.table)  # [lambdas, r, r, k, u]
+    pictures = position_pictures(layer)
+    assert pictures.shape == (12, 5, 3)
+    np.testing.assert_array_equal(pictures[6 + 2 * 1 + 1], table[1, :, :, 1, 1])
+
+
+IMAGE = images(1, 4, 4, 8).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "message"),
+    [
+        (lambdanet.SqueezeExcite, {}, "layer must be a LambdaLayer or an attention"),
+        (LambdaLayer, {"queries": [16]}, "outputs from 0 to 15, .* got 16"),
+        (LambdaLayer, {"queries": [(0, 4)]}, r"coordinates below \(4, 4\), got \(0, 4"),
+        (LambdaLayer, {"queries": [-1]}, "outputs from 0 to 15"),
+        (LambdaLayer, {"queries": []}, "outputs from 0 to 15"),
+        (LambdaLayer, {"queries": 3}, "outputs from 0 to 15"),
+        (LambdaLayer, {"mask": np.ones([4, 4])}, r"mask must be of the shape"),
+        (
+            lambdanet.GlobalAttention,
+            {"mask": np.ones([16, 16])},
+            "GlobalAttention has no argument mask",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_one_line(make, call, message):
+    with pytest.raises(InputError, match=message) as error:
+        implied_attention(make(), IMAGE, **call)
+    assert "\n" not in str(error.value)
+
+
+def test_memory_grows_with_the_queries_asked_for():
+    """All maps of 64 x 64 positions take 268 MB for each part, and their embeddings 1,074 MB."""
+    done = subprocess.run(**program("peak_of_maps.py"), capture_output=True, check=True)
+    assert int(done.stdout) < 30e6

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares maps and gradients with outputs on the backend of this process, and prints errors as JSON."""
+
+import json
+
+import numpy as np
+from layer_table import LAYERS
+from programs import run_on_engine
+from small_models import small_model
+
+import lambdanet
+from lambdanet import backend as K
+from lambdanet.explain.maps import has_map
+
+IMAGES = run_on_engine.IMAGES
+# Every layer of the tables with a map: a function that makes one, the shape of its input, its arguments.
+CASES = {}
+for _name, (_make, _shape, _call) in run_on_engine.CASES.items():
+    if has_map(_make()):
+        CASES[_name] = _make, _shape, _call
+assert "GlobalAttention" in CASES.keys() & LAYERS.keys()
+
+
+def layer_of(name: str):
+    """Returns a built layer with random weights, its input, and the arguments of a call."""
+    make, shape, call = CASES[name]
+    layer = make()
+    layer.build(shape)
+    for variable in layer.weights:
+        own = run_on_engine.short_name(layer, variable)
+        variable.assign(run_on_engine.random_value(own, variable.shape, 0.3))
+    return layer, run_on_engine.images(*shape), call
+
+
+def outputs_of(layer, x, call) -> np.ndarray:
+    """Returns the outputs of a layer with its positions on one axis, [b, n, d]."""
+    outputs = K.convert_to_numpy(layer(x, **call))
+    return outputs.reshape(len(outputs), -1, outputs.shape[-1])
+
+
+def error_of(name: str) -> float:
+    """Returns the largest difference of A V from the outputs of a layer, for all and for two of them."""
+    layer, x, call = layer_of(name)
+    expected = outputs_of(layer, x, call)
+    some = [expected.shape[1] - 1, 1]
+    errors = []
+    for queries, part in ((None, expected), (some, expected[:, some])):
+        found = lambdanet.explain.implied_attention(layer, x, queries, **call)
+        errors.append(np.abs(K.convert_to_numpy(found.outputs()) - part).max())
+    return float(max(errors))
+
+
+def main() -> None:
+    errors = {name: error_of(name) for name in CASES}
+    model = small_model("lambda_resnet_tiny")
+    x = run_on_engine.images(2, 16, 16, 3)
+    for variable in model.weights:
+        own = variable.path
+        variable.assign(run_on_engine.random_value(own, variable.shape, 0.2))
+    logits = K.convert_to_numpy(model(x))[:, 1] - K.convert_to_numpy(model(0 * x))[:, 1]
+    shares = lambdanet.explain.integrated_gradients(model, x, 1, steps=8)
+    total = K.convert_to_numpy(shares).sum((1, 2, 3))
+    evidence = K.convert_to_numpy(lambdanet.explain.grad_cam(model, x, 1, level=4))
+    maps = lambdanet.explain.implied_attentions(model, x)
+    found = {
+        "errors": errors,
+        "totals": [logits.tolist(), total.tolist()],
+        "evidence": evidence.tolist(),
+        "maps": {
+            name: float(K.convert_to_numpy(a.total).sum()) for name, a in maps.items()
+        },
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
