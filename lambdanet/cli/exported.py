@@ -85,19 +85,15 @@ def explain(
         check_model(model)
     use_backend("tensorflow", BACKENDS)
 
-    from lambdanet.explain import pictures
+    from lambdanet.explain import pictures, trained
+    from lambdanet.training.serving import trained_weights
 
     if saved_model:
-        from lambdanet.explain import trained
-
         classifier = trained.load_exported_network(saved_model)
+    elif model_dir:
+        classifier = trained_weights.load_run(model_dir)
     else:
-        from lambdanet.training.serving import trained_weights
-
-        if model_dir:
-            classifier = trained_weights.load_run(model_dir)
-        else:
-            classifier = trained_weights.build_classifier(model, weights)
+        classifier = trained_weights.build_classifier(str(model), weights)
     pictures.explain(classifier, images, out, layers, top)
 
 

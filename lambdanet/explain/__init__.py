@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trained layer or network reads: implied attention maps, Grad-CAM and integrated gradients.
+"""Explanations of trained layers and networks: implied attention maps, Grad-CAM and integrated gradients.
 
 `lambdanet explain` draws them for pictures.
 """

@@ -119,7 +119,8 @@ def draw_explanation(explanation: Explanation) -> Image.Image:
     Maps of a layer are means over its heads.
     """
     head = draw_prediction(explanation.image, explanation.title, explanation.top)
-    rows = [[("Grad-CAM of the first class", _unit(explanation.evidence), None)]]
+    first = ("Grad-CAM of the first class", explanation.evidence, None)
+    rows: list[list[Any]] = [[first]]
     for layer in explanation.layers:
         row = []
         for name, maps in layer.parts.items():

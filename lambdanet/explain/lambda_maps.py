@@ -4,40 +4,30 @@
 Letters as in `lambdanet.ops.reference`, with q outputs that were asked for: memory grows with q m k u.
 """
 
-import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lambdanet import backend as K
 from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.layers.lambda_layer import LambdaLayer, Projections
-from lambdanet.ops import content_lambdas, relative_positions
-from lambdanet.ops.pooling import Windows
+from lambdanet.ops import content_lambdas, pooling, relative_positions
 from lambdanet.ops.position_term import Geometry
 
 
-@dataclasses.dataclass(frozen=True)
-class _Chosen:
+class _Chosen(NamedTuple):
     """The queries that some outputs of a layer are averages over.
 
     Attributes:
       outputs: the numbers of the outputs among the flattened ones, [q].
-      places: the numbers of the queries in the window of each output among the flattened ones, [q, w]; for
-        those off the map, that of a query nearby.
+      places: the numbers of the queries in the window of each output among the flattened ones, [q, w]; 0 off
+        the map.
       weights: the weight of each of them, 0 off the map, [q, w].
     """
 
     outputs: np.ndarray
     places: np.ndarray
     weights: np.ndarray
-
-    def windows(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields the first query of every window, [q], and its weights, [q, 1, 1], then the second, ..."""
-        for number in range(self.places.shape[1]):
-            weights = self.weights[:, number, np.newaxis, np.newaxis]
-            yield self.places[:, number], weights.astype(np.float32)
 
 
 def maps(
@@ -60,7 +50,8 @@ def maps(
     positions = []
     outside: dict[str, list[Any]] = {}
     for index, queries in enumerate(parts.queries):
-        pooled = _averaged(queries, chosen)
+        pooled = content_lambdas.flatten_map(layer.geometry.pool(queries))
+        pooled = at_least_float32(K.take(pooled, outputs, axis=1))  # [b, q, h, k]
         past = None if state is None else state[index]
         earlier = []
         if layer.content:
@@ -105,43 +96,27 @@ def maps(
 
 def _choose(geometry: Geometry, query_size: list[int], outputs: np.ndarray) -> _Chosen:
     """Returns the queries of outputs, on a map of `query_size`."""
-    spacings = geometry.along(len(query_size))
     windows = []
-    for n, spacing in zip(query_size, spacings, strict=True):
-        lengths = spacing.pool_size, spacing.pool_strides
-        windows.append(Windows.with_same_padding(n, *lengths))
-    coordinates = np.unravel_index(outputs, [int(axis.count) for axis in windows])
-    places = np.zeros([len(outputs), 1], np.int32)
-    weights = np.ones([len(outputs), 1])
-    for place, axis in zip(coordinates, windows, strict=True):
-        first = axis.first + axis.strides * place[:, np.newaxis]
-        queries = first + np.arange(axis.length)  # [q, positions of a window]
-        is_on_map = (queries >= 0) & (queries < axis.size)
-        shares = is_on_map / is_on_map.sum(1, keepdims=True)
-        queries = queries.clip(0, axis.size - 1)
-        places = places[..., np.newaxis] * axis.size + queries[:, np.newaxis]
-        places = places.reshape([len(outputs), -1]).astype(np.int32)
-        weights = (weights[..., np.newaxis] * shares[:, np.newaxis]).reshape(
-            [len(outputs), -1]
-        )
-    return _Chosen(outputs, places, weights)
-
-
-def _averaged(queries: K.Tensor, chosen: _Chosen) -> K.Tensor:
-    """Averages queries [b, *query_size, h, k] over windows: [b, q, h, k]."""
-    flat = at_least_float32(content_lambdas.flatten_map(queries))
-    parts = []
-    for places, weights in chosen.windows():
-        parts.append(K.take(flat, places, axis=1) * K.cast(weights, flat.dtype))
-    return K.add_n(parts)
+    for n, axis in zip(query_size, geometry.along(len(query_size)), strict=True):
+        lengths = axis.pool_size, axis.pool_strides
+        windows.append(pooling.Windows.with_same_padding(n, *lengths))
+    numbers = K.reshape(K.arange(product(query_size)), [1, *query_size, 1])
+    gathered = []
+    for x in (numbers, K.ones_like(numbers)):
+        collected = K.convert_to_numpy(pooling.gather(x, windows))
+        counts = product([axis.count for axis in windows])
+        gathered.append(collected.reshape([counts, -1])[outputs])
+    places, is_on_map = gathered
+    weights = is_on_map / is_on_map.sum(1, keepdims=True)
+    return _Chosen(outputs, places.astype(np.int32), weights.astype(np.float32))
 
 
 def _visible(
     layer: LambdaLayer, parts: Projections, chosen: _Chosen
 ) -> K.Tensor | None:
     """Returns what the outputs see of the context, [b or 1, q or 1, m]; None: everything."""
-    # All queries of a window see the same: only causal layers have both, along other axes.
-    places = chosen.places[:, 0]
+    # All queries of a window see the same: a causal axis has no pool, and a mask none at all.
+    places = chosen.places.max(axis=1)
     mask = parts.mask
     if mask is not None:
         mask = K.take(mask, places, axis=len(mask.shape) - 2)
@@ -243,15 +218,16 @@ def _position(
     context = values
     if has_past:
         earlier = K.cast(past["values"], values.dtype)
-        axis = layer.causal_axis + 1
+        axis = 1 + (layer.causal_axis or 0)
         context = K.concatenate([earlier, values], axis=axis)
     flat = content_lambdas.flatten_map(queries)
     terms = []
-    for places, weights in chosen.windows():
+    for places, weights in zip(chosen.places.T, chosen.weights.T, strict=True):
         embeddings = layer.position.pair_embeddings(
             queries, context, index, layer.geometry, places, past is not None
         )
-        some = K.take(flat, places, axis=1) * K.cast(weights, flat.dtype)
+        weights = K.cast(weights[:, np.newaxis, np.newaxis], flat.dtype)
+        some = K.take(flat, places, axis=1) * weights
         terms.append(K.einsum("bqhk,qmku->bhqmu", some, embeddings))
     position = K.add_n(terms)
     added = None

@@ -16,10 +16,7 @@ from lambdanet.errors import InputError, invalid, is_integer
 from lambdanet.explain import lambda_maps
 from lambdanet.layers.attention import Attention
 from lambdanet.layers.lambda_layer import LambdaLayer
-from lambdanet.layers.position_embedding import (
-    PositionEmbedding,
-    RelativePositionEmbedding,
-)
+from lambdanet.layers.position_embedding import RelativePositionEmbedding
 
 
 class ImpliedAttention(NamedTuple):
@@ -149,8 +146,7 @@ def position_pictures(layer: Any) -> np.ndarray:
       >>> position_pictures(layer).shape
       (16, 7, 7)
     """
-    embedding = layer if isinstance(layer, PositionEmbedding) else None
-    embedding = getattr(layer, "position", embedding)
+    embedding = layer.position if isinstance(layer, LambdaLayer) else layer
     if not isinstance(embedding, RelativePositionEmbedding) or embedding.table is None:
         kind = f"{type(layer).__name__} {getattr(layer, 'name', layer)!r}"
         raise InputError(

@@ -9,6 +9,7 @@ import numpy as np
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
+from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import (
     InputError,
     check_count,
@@ -52,7 +53,7 @@ def implied_attentions(
     calls = calls_with_maps(model, layers)
     tensors = tensors_of(calls)
     reader = keras.Model(graph_of(model).inputs, tensors)
-    values = reader(_as_tensors(inputs), training=False)
+    values = K.flatten(reader(inputs, training=False))
     found = {}
     for name, call in zip(calls, arguments_of(calls, values), strict=True):
         chosen = queries.get(name) if isinstance(queries, Mapping) else queries
@@ -142,7 +143,7 @@ def grad_cam(
       >>> tuple(grad_cam(model, np.ones([1, 32, 32, 3])).shape)
       (1, 1, 1)
     """
-    images = _as_tensors(images)
+    images = _as_tensor(images)
     graph = graph_of(model)
     target = map_at(model, images.shape, level)
     features, logits = keras.Model(graph.inputs, [target, graph.outputs[0]])(
@@ -158,8 +159,8 @@ def head_of(model: keras.Model, target: Any) -> keras.Model:
 
 def evidence(head: keras.Model, features: Any, selected: Any) -> Any:
     """Returns Grad-CAM of maps [b, h, w, c], for the logits that are `selected`, [b, num_classes]."""
-    slopes = gradient(lambda x: head(x, training=False) * selected, features)
-    weights = K.mean(slopes, axis=[1, 2], keepdims=True)
+    slopes = gradient(lambda x: head(x, training=False) * selected)
+    weights = K.mean(slopes(features), axis=[1, 2], keepdims=True)
     return K.relu(K.sum(weights * features, axis=-1))
 
 
@@ -195,23 +196,23 @@ def integrated_gradients(
       (1, 32, 32, 3)
     """
     steps = check_count("steps", steps)
-    images = _as_tensors(images)
+    images = _as_tensor(images)
     graph_of(model)
     selected = one_hot(classes, model(images, training=False))
     start = K.zeros_like(images)
     if baseline is not None:
         shapes = [tuple(images.shape), tuple(images.shape)[1:]]
-        baseline = _as_tensors(baseline)
+        baseline = _as_tensor(baseline)
         if tuple(baseline.shape) not in shapes:
             accepted = f"of the shape {shapes[1]} or {shapes[0]}"
             raise invalid("baseline", accepted, tuple(baseline.shape))
         start = start + baseline
     nodes, weights = np.polynomial.legendre.leggauss(steps)
+    slopes = gradient(lambda x: model(x, training=False) * selected)
     terms = []
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
         point = start + float(node) * (images - start)
-        slopes = gradient(lambda x: model(x, training=False) * selected, point)
-        terms.append(float(weight) * slopes)
+        terms.append(float(weight) * slopes(point))
     return (images - start) * K.add_n(terms)
 
 
@@ -230,7 +231,10 @@ def map_at(model: keras.Model, shape: Sequence[int], level: int | None = None) -
     specs = reader.compute_output_spec(keras.KerasTensor(tuple(shape)))
     levels = {}
     for x, spec in zip(candidates, K.flatten(specs), strict=True):
-        levels[round(math.log2(shape[1] / spec.shape[1]))] = x
+        found = round(math.log2(shape[1] / spec.shape[1]))
+        # Maps with padding around them have other sizes.
+        if ceil_div(shape[1], 2**found) == spec.shape[1]:
+            levels[found] = x
     if not is_integer(level) or level not in levels:
         raise invalid("level", f"one of {sorted(levels)}", level)
     return levels[level]
@@ -271,7 +275,5 @@ def one_hot(classes: Any, logits: Any) -> Any:
     return K.convert_to_tensor(np.eye(count, dtype=np.float32)[numbers])
 
 
-def _as_tensors(inputs: Any) -> Any:
-    return K.map_structure(
-        lambda x: x if K.is_tensor(x) else K.convert_to_tensor(x, "float32"), inputs
-    )
+def _as_tensor(x: Any) -> Any:
+    return x if K.is_tensor(x) else K.convert_to_tensor(x, "float32")

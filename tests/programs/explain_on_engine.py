@@ -39,12 +39,15 @@ def outputs_of(layer, x, call) -> np.ndarray:
 
 
 def error_of(name: str) -> float:
-    """Returns the largest difference of A V from the outputs of a layer, for all and for two of them."""
+    """Returns the largest difference of A V from the outputs of a layer, and of those of two queries."""
     layer, x, call = layer_of(name)
     expected = outputs_of(layer, x, call)
     some = [expected.shape[1] - 1, 1]
     errors = []
-    for queries, part in ((None, expected), (some, expected[:, some])):
+    cases = [(None, expected), (some, expected[:, some])]
+    if K.ENGINE == "jax":  # which compiles each operation for each shape
+        cases = cases[:1]
+    for queries, part in cases:
         found = lambdanet.explain.implied_attention(layer, x, queries, **call)
         errors.append(np.abs(K.convert_to_numpy(found.outputs()) - part).max())
     return float(max(errors))

@@ -3,7 +3,6 @@
 
 import html
 import json
-import os
 import re
 import runpy
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browsers import CHROMIUM, driven
 from source_tree import ROOT
 
 import lambdanet
@@ -25,10 +25,6 @@ pytestmark = pytest.mark.slow  # the build
 
 # Folders below docs that are not in the repository.
 GENERATED = ("_build", "_generated", "api", "commands")
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
-    None,
-)
 
 
 @pytest.fixture(scope="module")
@@ -250,36 +246,7 @@ def explored(build, tmp_path_factory) -> dict:
     if CHROMIUM is None:
         pytest.skip("needs Chromium, such as Debian's package chromium")
     page = build[0] / "models" / "explorer.html"
-    driven = page.with_name("driven.html")
-    driven.write_text(
-        page.read_text().replace("</body>", f"<script>{DRIVER}</script></body>")
-    )
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-    ]
-    flags += [
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-    ]
-    flags += [
-        "--enable-logging=stderr",
-        "--virtual-time-budget=20000",
-        "--window-size=1200,1000",
-    ]
-    profile = f"--user-data-dir={tmp_path_factory.mktemp('profile')}"
-    command = [CHROMIUM, *flags, profile, "--dump-dom", driven.as_uri()]
-    environment = {**os.environ, "LD_PRELOAD": ""}  # Chromium brings its own allocator
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=300
-    )
-    driven.unlink()
-    (text,) = re.findall('<pre id="found">(.*?)</pre>', done.stdout)
-    return {**json.loads(text), "console": re.findall("CONSOLE.*", done.stderr)}
+    return driven(page, DRIVER, tmp_path_factory.mktemp("profile"))
 
 
 @pytest.mark.browser

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `explain`: its pages and drawings, what it refuses, and the page in a browser."""
+
+import base64
+import json
+import re
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from browsers import CHROMIUM, driven
+from helpers import noise
+from PIL import Image
+from tiny_weights import write_tiny_weights
+
+from lambdanet import cli
+from lambdanet.explain import implied_attentions
+from lambdanet.explain.trained import load_exported_network
+from lambdanet.training.serving.export import export_saved_model, export_weights
+
+LAYERS = [
+    "c3_block2_spatial",
+    "c4_block1_spatial",
+    "c4_block2_spatial",
+    "c5_block1_spatial",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Weights of two classes, an export of them, and pictures."""
+    path = tmp_path_factory.mktemp("explain")
+    write_tiny_weights(path)
+    weights = path / "tiny.safetensors"
+    export_weights("lambda_resnet_tiny", weights, path / "saved", path / "names.txt")
+    Image.fromarray(noise(40, 30, 3)).save(path / "noise.png")
+    (path / "text.png").write_text("no picture")
+    return path
+
+
+@pytest.fixture(scope="module")
+def explained(folder) -> Path:
+    """The folder that the command writes for a picture with a name that needs escapes."""
+    picture = folder / "a <b> & 'c'.png"
+    shutil.copy(folder / "noise.png", picture)
+    out = folder / "explained"
+    words = [f"--saved_model={folder / 'saved'}", f"--out={out}", str(picture)]
+    assert cli.main(["explain", *words]) == 0
+    return out
+
+
+def data_of(page: Path) -> dict:
+    text = page.read_text(encoding="utf-8")
+    (data,) = re.findall(
+        '<script type="application/json" id="data">(.*)</script>', text
+    )
+    return json.loads(data)
+
+
+def test_exported_network_has_the_outputs_of_the_export(folder):
+    trained = load_exported_network(folder / "saved")
+    image = noise(2, 40, 30, 3)
+    served = tf.saved_model.load(folder / "saved")
+    expected = served.signatures["serving_default"](images=tf.constant(image))
+    logits = trained.model(trained.preprocessing(image))
+    np.testing.assert_allclose(
+        tf.nn.softmax(logits), expected["probabilities"], atol=1e-5
+    )
+    assert trained.class_names == ["cat", "dog"]
+
+
+def test_page_has_the_maps_of_the_last_layers(folder, explained):
+    files = sorted(path.name for path in explained.iterdir())
+    assert files == ["a <b> & 'c'.html", "a <b> & 'c'.png"]
+    data = data_of(explained / files[0])
+    trained = load_exported_network(folder / "saved")
+    image = np.asarray(Image.open(folder / "noise.png"))
+    x = trained.preprocessing(image)[np.newaxis]
+    maps = implied_attentions(trained.model, x)
+    assert [layer["name"] for layer in data["layers"]] == LAYERS == [*maps]
+    probabilities = tf.nn.softmax(trained.model(x))[0].numpy()
+    best = int(probabilities.argmax())
+    assert data["classes"][0]["name"] == trained.class_names[best]
+    assert data["classes"][0]["probability"] == pytest.approx(
+        probabilities[best], abs=1e-5
+    )
+    for layer, expected in zip(data["layers"], maps.values(), strict=True):
+        shape = [layer["heads"], -1, layer["height"] * layer["width"]]
+        assert [part["name"] for part in layer["parts"]] == ["content", "position"]
+        for part, a in zip(layer["parts"], expected, strict=False):
+            values = base64.b64decode(part["values"])
+            scales = base64.b64decode(part["scales"])
+            steps = np.frombuffer(values, np.int8).reshape(shape) / 127
+            scales = np.frombuffer(scales, "<f4").reshape([layer["heads"], -1, 1])
+            np.testing.assert_allclose(
+                steps * scales, a[0], atol=scales.max() / 254 + 1e-6
+            )
+    text = (explained / files[0]).read_text(encoding="utf-8")
+    assert "<title>a &lt;b&gt; &amp; &#x27;c&#x27;.png</title>" in text
+    assert "signed, not normalized" in text
+    assert not re.search(r"(src|href)=|https?:", text)
+
+
+def test_drawing_has_the_colors_of_the_legend(explained):
+    drawing = np.asarray(Image.open(explained / "a <b> & 'c'.png").convert("RGB"))
+    ramp = drawing[:, 16:240]
+    for color in ((33, 102, 172), (178, 24, 43)):
+        assert (ramp == color).all(-1).any()
+
+
+def test_chosen_layers_and_pictures_of_one_name(folder, tmp_path, capsys):
+    words = [f"--saved_model={folder / 'saved'}", f"--layers={LAYERS[2]},{LAYERS[1]}"]
+    pictures = [str(folder / "noise.png")] * 2
+    out = tmp_path / "out"
+    assert cli.main(["explain", *words, f"--out={out}", *pictures]) == 0
+    names = {path.name for path in out.iterdir()}
+    assert names == {"noise.html", "noise.png", "noise_2.html", "noise_2.png"}
+    layers = data_of(out / "noise_2.html")["layers"]
+    assert [layer["name"] for layer in layers] == LAYERS[1:3]
+    assert capsys.readouterr().out.count("explained in") == 2
+
+
+def test_a_network_without_maps_has_grad_cam_alone(folder, tmp_path):
+    inputs = keras.Input([16, 16, 1])
+    x = keras.layers.Conv2D(4, 3, 4)(inputs)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, keras.layers.Dense(2)(x))
+    export_saved_model(model, tmp_path / "gray", 16, [0.5], [0.25], ["cat", "dog"])
+    words = [f"--saved_model={tmp_path / 'gray'}", f"--out={tmp_path / 'out'}"]
+    assert cli.main(["explain", *words, str(folder / "noise.png")]) == 0
+    data = data_of(tmp_path / "out" / "noise.html")
+    assert data["layers"] == []
+    assert (data["evidence"]["height"], data["evidence"]["width"]) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["DIR/noise.png"], "needs one of --saved_model, --model_dir and --model"),
+        (
+            ["--saved_model=DIR/saved", "--model=resnet_50", "DIR/noise.png"],
+            "needs one of",
+        ),
+        (["--saved_model=DIR/saved", "DIR/noise.png", "DIR/text.png"], "text.png"),
+        (["--saved_model=DIR/saved", "DIR/none.png"], "an existing file"),
+        (
+            ["--saved_model=DIR/saved", "--layers=c5_act", "DIR/noise.png"],
+            "unknown layer with a map in 'lambda_resnet_tiny' 'c5_act'",
+        ),
+        (["--saved_model=DIR/none", "DIR/noise.png"], "it does not exist"),
+        (["--saved_model=DIR", "DIR/noise.png"], "it holds no SavedModel"),
+        (["--saved_model=DIR/old", "DIR/noise.png"], "export it again"),
+        (["--saved_model=DIR/damaged", "DIR/noise.png"], "cannot be loaded"),
+        (["--model_dir=DIR/none", "DIR/noise.png"], "model_dir must be"),
+        (["--model=resnet_5", "DIR/noise.png"], "did you mean"),
+        (["--saved_model=DIR/saved", "--top=0", "DIR/noise.png"], "top must be"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(
+    folder, tmp_path, words, message, capsys
+):
+    for name in ("old", "damaged"):
+        if f"--saved_model=DIR/{name}" in words:
+            shutil.copytree(folder / "saved", folder / name)
+            network = folder / name / "assets.extra" / "network.json"
+            if name == "old":
+                network.unlink()
+            else:
+                network.write_text(network.read_text()[:100])
+    out = tmp_path / "out"
+    words = [word.replace("DIR", str(folder)) for word in words]
+    assert cli.main(["explain", f"--out={out}", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_with_files_is_not_overwritten(folder, explained, capsys):
+    words = [f"--saved_model={folder / 'saved'}", f"--out={explained}"]
+    assert cli.main(["explain", *words, str(folder / "noise.png")]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+# Run in the page: a person's moves, and what is there after each.
+DRIVER = """
+const errors = [];
+addEventListener("error", (event) => errors.push(event.message));
+addEventListener("load", () => setTimeout(() => {
+  const picture = document.getElementById("picture");
+  const box = picture.getBoundingClientRect();
+  const place = () => document.getElementById("place").textContent;
+  const captions = () => [...document.querySelectorAll("figcaption")].map((one) => one.textContent);
+  const drawn = () => document.querySelector("#c3_block2_spatial canvas").toDataURL();
+  const hover = (x, y) => picture.dispatchEvent(new PointerEvent("pointermove", {
+    clientX: box.left + x * box.width, clientY: box.top + y * box.height,
+  }));
+  const press = (key) => picture.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true }));
+  const found = { layers: [...document.querySelectorAll("h2")].map((one) => one.textContent) };
+  hover(0.1, 0.1);
+  found.first = [place(), captions(), drawn()];
+  hover(0.9, 0.6);
+  found.second = [place(), captions(), drawn()];
+  press("ArrowLeft");
+  press("ArrowUp");
+  found.pressed = place();
+  const plain = picture.toDataURL();
+  document.getElementById("evidence").click();
+  found.hasEvidence = plain !== picture.toDataURL();
+  document.body.append(Object.assign(document.createElement("pre"), {
+    id: "found", textContent: JSON.stringify({ ...found, errors }),
+  }));
+}, 500));
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_hovering_over_a_page_shows_what_a_position_reads(explained, tmp_path):
+    page = tmp_path / "page.html"
+    shutil.copy(explained / "a <b> & 'c'.html", page)
+    found = driven(page, DRIVER, tmp_path / "profile")
+    assert (found["errors"], found["console"]) == ([], [])
+    assert found["layers"] == LAYERS
+    layers = data_of(page)["layers"]
+    rows = max(layer["rows"] for layer in layers)
+    for name, x, y in (("first", 0.1, 0.1), ("second", 0.9, 0.6)):
+        shown, captions, _ = found[name]
+        row, column = int(y * rows), int(x * rows)
+        assert shown == f"row {row + 1} of {rows}, column {column + 1} of {rows}"
+        expected = []
+        for layer in layers:
+            at = int(y * layer["rows"]), int(x * layer["columns"])
+            for part in layer["parts"]:
+                scales = np.frombuffer(base64.b64decode(part["scales"]), "<f4")
+                by_head = scales.reshape(
+                    layer["heads"], layer["rows"], layer["columns"]
+                )
+                expected += by_head[:, at[0], at[1]].tolist()
+        values = [float(caption.partition("\u00b1")[2]) for caption in captions]
+        np.testing.assert_allclose(values, expected, rtol=0.06)
+    assert found["first"][2] != found["second"][2]
+    row, column = int(0.6 * rows), int(0.9 * rows)
+    assert found["pressed"] == f"row {row} of {rows}, column {column} of {rows}"
+    assert found["hasEvidence"]
