@@ -47,7 +47,7 @@ def implied_attentions(
     Example:
       >>> model = lambdanet.create_model("lambda_resnet_tiny", num_classes=10)
       >>> maps = implied_attentions(model, np.ones([1, 32, 32, 3]))
-      >>> tuple(maps["c4_block1_lambda"].total.shape)
+      >>> tuple(maps["c4_block1_spatial"].total.shape)
       (1, 4, 4, 16)
     """
     calls = calls_with_maps(model, layers)

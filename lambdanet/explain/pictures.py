@@ -20,7 +20,7 @@ from lambdanet.explain.drawing import (
     draw_page,
 )
 from lambdanet.explain.maps import has_map, implied_attention
-from lambdanet.files import absolute, atomic_dir, check_output_dir
+from lambdanet.files import absolute, atomic_dir, check_output_dir, write_output
 from lambdanet.models.classifier import decode_predictions
 from lambdanet.training.data.drawing import percent, save_picture
 from lambdanet.training.data.image_files import expand_folders, read_image
@@ -66,7 +66,7 @@ def explain(
             drawing = draw_explanation(explanation)
             save_picture(drawing, os.path.join(staging, f"{name}.png"))
             page = draw_page(explanation)
-            Path(staging, f"{name}.html").write_text(page, encoding="utf-8")
+            write_output(os.path.join(staging, f"{name}.html"), page)
             pages.append(os.path.join(path, f"{name}.html"))
             found, probability = explanation.top[0]
             print(

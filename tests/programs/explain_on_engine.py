@@ -58,8 +58,8 @@ def main() -> None:
     model = small_model("lambda_resnet_tiny")
     x = run_on_engine.images(2, 16, 16, 3)
     for variable in model.weights:
-        own = variable.path
-        variable.assign(run_on_engine.random_value(own, variable.shape, 0.2))
+        value = run_on_engine.random_value(variable.path, variable.shape, 0.2)
+        variable.assign(value + 1 if "gamma" in variable.path else value)
     logits = K.convert_to_numpy(model(x))[:, 1] - K.convert_to_numpy(model(0 * x))[:, 1]
     shares = lambdanet.explain.integrated_gradients(model, x, 1, steps=8)
     total = K.convert_to_numpy(shares).sum((1, 2, 3))
