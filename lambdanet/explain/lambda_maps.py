@@ -100,12 +100,12 @@ def _choose(geometry: Geometry, query_size: list[int], outputs: np.ndarray) -> _
     for n, axis in zip(query_size, geometry.along(len(query_size)), strict=True):
         lengths = axis.pool_size, axis.pool_strides
         windows.append(pooling.Windows.with_same_padding(n, *lengths))
-    numbers = K.reshape(K.arange(product(query_size)), [1, *query_size, 1])
+    count = product([axis.count for axis in windows])
+    numbers = np.arange(product(query_size)).reshape([1, *query_size, 1])
     gathered = []
-    for x in (numbers, K.ones_like(numbers)):
-        collected = K.convert_to_numpy(pooling.gather(x, windows))
-        counts = product([axis.count for axis in windows])
-        gathered.append(collected.reshape([counts, -1])[outputs])
+    for x in (numbers, np.ones_like(numbers)):
+        collected = K.as_constant(pooling.gather, x, windows)
+        gathered.append(collected.reshape([count, -1])[outputs])
     places, is_on_map = gathered
     weights = is_on_map / is_on_map.sum(1, keepdims=True)
     return _Chosen(outputs, places.astype(np.int32), weights.astype(np.float32))

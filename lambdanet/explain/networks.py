@@ -53,7 +53,7 @@ def implied_attentions(
     calls = calls_with_maps(model, layers)
     tensors = tensors_of(calls)
     reader = keras.Model(graph_of(model).inputs, tensors)
-    values = K.flatten(reader(inputs, training=False))
+    values = K.flatten(reader(K.flatten(inputs), training=False))
     found = {}
     for name, call in zip(calls, arguments_of(calls, values), strict=True):
         chosen = queries.get(name) if isinstance(queries, Mapping) else queries
@@ -146,9 +146,8 @@ def grad_cam(
     images = _as_tensor(images)
     graph = graph_of(model)
     target = map_at(model, images.shape, level)
-    features, logits = keras.Model(graph.inputs, [target, graph.outputs[0]])(
-        images, training=False
-    )
+    reader = keras.Model(graph.inputs, [target, graph.outputs[0]])
+    features, logits = reader([images], training=False)
     return evidence(head_of(model, target), features, one_hot(classes, logits))
 
 

@@ -110,7 +110,7 @@ class Explainer:
         pixels = np.asarray(preprocessing.square(tf.convert_to_tensor(image)))
         inputs = preprocessing.normalize(pixels)[np.newaxis]
         logits, features, *values = self.reader(
-            K.convert_to_tensor(inputs), training=False
+            [K.convert_to_tensor(inputs)], training=False
         )
         selected = networks.one_hot(None, logits)
         evidence = networks.evidence(self.head, features, selected)

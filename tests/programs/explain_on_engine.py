@@ -32,25 +32,26 @@ def layer_of(name: str):
     return layer, run_on_engine.images(*shape), call
 
 
-def outputs_of(layer, x, call) -> np.ndarray:
-    """Returns the outputs of a layer with its positions on one axis, [b, n, d]."""
-    outputs = K.convert_to_numpy(layer(x, **call))
-    return outputs.reshape(len(outputs), -1, outputs.shape[-1])
-
-
 def error_of(name: str) -> float:
     """Returns the largest difference of A V from the outputs of a layer, and of those of two queries."""
     layer, x, call = layer_of(name)
-    expected = outputs_of(layer, x, call)
-    some = [expected.shape[1] - 1, 1]
-    errors = []
-    cases = [(None, expected), (some, expected[:, some])]
-    if K.ENGINE == "jax":  # which compiles each operation for each shape
-        cases = cases[:1]
-    for queries, part in cases:
-        found = lambdanet.explain.implied_attention(layer, x, queries, **call)
-        errors.append(np.abs(K.convert_to_numpy(found.outputs()) - part).max())
-    return float(max(errors))
+
+    def compute(x):
+        outputs = layer(x, **call)
+        outputs = K.reshape(outputs, [len(x), -1, outputs.shape[-1]])
+        some = [outputs.shape[1] - 1, 1]
+        differences = []
+        for queries in (None, some):
+            found = lambdanet.explain.implied_attention(layer, x, queries, **call)
+            expected = outputs if queries is None else K.take(outputs, some, axis=1)
+            differences.append(K.reshape(found.outputs() - expected, [-1]))
+        return K.concatenate(differences, axis=0)
+
+    if K.ENGINE == "jax":  # which else compiles each operation
+        import jax
+
+        compute = jax.jit(compute)
+    return float(np.abs(K.convert_to_numpy(compute(K.convert_to_tensor(x)))).max())
 
 
 def main() -> None:
