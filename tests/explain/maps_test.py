@@ -29,7 +29,7 @@ def test_maps_times_values_equal_the_outputs(name):
 @pytest.mark.engines
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["jax", "torch"])
-def test_maps_and_gradients_on_other_engines(engine, tmp_path):
+def test_maps_and_gradients_on_other_engines(engine):
     found = {}
     for name in (engine, "tensorflow"):
         options = program("explain_on_engine.py")
@@ -39,7 +39,6 @@ def test_maps_and_gradients_on_other_engines(engine, tmp_path):
     here, other = found.values()
     assert here["errors"].keys() == explain_on_engine.CASES.keys()
     assert max(here["errors"].values()) < TOLERANCE
-    np.testing.assert_allclose(*here["totals"], rtol=1e-2, atol=1e-4)
     for name in ("totals", "evidence"):
         np.testing.assert_allclose(here[name], other[name], rtol=1e-3, atol=1e-4)
     assert here["maps"] == pytest.approx(other["maps"], rel=1e-3, abs=1e-3)
