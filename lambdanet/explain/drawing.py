@@ -22,7 +22,7 @@ POSITIVE = (178, 24, 43)
 SIDE = 224  # of a map, in pixels
 GAP = 16
 LINE = 22  # the height of a line of text
-LEGEND = "negative (blue), zero, positive (red): signed, not normalized; each scaled to its largest weight"
+LEGEND = "blue negative, red positive: lambda maps are signed, not normalized; each has its own scale"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,8 @@ def draw_explanation(explanation: Explanation) -> Image.Image:
         for name, maps in layer.parts.items():
             cell = _cell(explanation.place, layer.grid)
             chosen = maps[:, cell[0] * layer.grid[1] + cell[1]].mean(axis=0)
-            row.append((f"{layer.name}: {name}", chosen, (cell, layer.grid)))
+            title = f"{layer.name}: {name}, mean of heads"
+            row.append((title, chosen, (cell, layer.grid)))
         rows.append(row)
     step = SIDE + LINE + GAP
     height = head.height + step * len(rows) + 2 * LINE + 2 * GAP
