@@ -77,9 +77,7 @@ def test_grad_cam_of_a_pooled_map_has_the_weights_of_the_classifier():
     "name",
     [
         "lambda_resnet_50",
-        "halonet_h0",
         "mobilenet_v2_lambda",
-        "resnet_50_axial_attention",
         "haloregnetz_b",
         "efficientnet_b0",
     ],
@@ -101,15 +99,13 @@ def test_integrated_gradients_of_a_linear_model_are_its_terms():
     np.testing.assert_allclose(found, (x - baseline) * kernel, atol=1e-6)
 
 
-@pytest.mark.parametrize("classes", [None, 2, [1, 0]])
+@pytest.mark.parametrize("classes", [None, [1, 0]])
 def test_integrated_gradients_add_up_to_the_difference_of_logits(tiny, classes):
     x = images(2, 16, 16, 3)
-    chosen = (
-        tf.argmax(tiny(x), -1) if classes is None else tf.broadcast_to(classes, [2])
-    )
+    chosen = tf.argmax(tiny(x), -1) if classes is None else classes
     logits = tiny(x) - tiny(tf.zeros_like(x))
     expected = tf.gather(logits, chosen, axis=1, batch_dims=1)
-    total = tf.reduce_sum(integrated_gradients(tiny, x, classes), [1, 2, 3])
+    total = tf.reduce_sum(integrated_gradients(tiny, x, classes, steps=16), [1, 2, 3])
     np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-4)
 
 
