@@ -187,8 +187,8 @@ def predict_exported(folder: str, pictures: np.ndarray) -> np.ndarray:
     """Returns the classes [b, 128, 128] that a SavedModel finds."""
     import tensorflow as tf
 
-    serve = tf.saved_model.load(folder).serve
-    logits = [serve(prepared(picture[None]))[0] for picture in pictures]
+    exported = tf.saved_model.load(folder)
+    logits = [exported.serve(prepared(picture[None]))[0] for picture in pictures]
     return np.argmax(logits, axis=-1)
 
 

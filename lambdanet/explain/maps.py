@@ -17,6 +17,7 @@ from lambdanet.explain import lambda_maps
 from lambdanet.layers.attention import Attention
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
+from lambdanet.layers.slice_lambda_layer import SliceLambdaLayer
 
 
 class ImpliedAttention(NamedTuple):
@@ -122,8 +123,12 @@ def implied_attention(
 
 
 def has_map(layer: Any) -> bool:
-    """Returns whether a layer has an attention map, of its own or implied."""
-    return isinstance(layer, LambdaLayer | Attention)
+    """Returns whether a layer has an attention map, of its own or implied.
+
+    A `SliceLambdaLayer` has two, within a slice and across slices, which are not computed.
+    """
+    is_known = isinstance(layer, LambdaLayer | Attention)
+    return is_known and not isinstance(layer, SliceLambdaLayer)
 
 
 def position_pictures(layer: Any) -> np.ndarray:

@@ -101,7 +101,7 @@ class SliceLambdaLayer(LambdaLayer):
             _with_axes(queries, stack),
             _with_axes(values, stack),
             index=index,
-            geometry=self._geometry,
+            geometry=self.geometry,
             training=training,
         )
         outputs = K.reshape(within, sizes(across)) + across
