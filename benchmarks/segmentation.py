@@ -16,16 +16,16 @@ from PIL import Image
 from benchmarks import program
 from benchmarks.turns import results
 from lambdanet import command_line
-from lambdanet.detection.data.scenes import CLASSES, NUM_CLASSES, draw_scene
+from lambdanet.detection.data.scenes import CLASSES, NUM_CLASSES, draw_quarters
 from lambdanet.errors import check_counts
 from lambdanet.files import atomic_dir, check_output_dir
 from lambdanet.models import zoo
 from lambdanet.signatures import Folder
 
-SIDE = 128
+SIDE = 64
 FILTERS = 64
 LOW_FILTERS = 24
-DILATION_RATES = (1, 2, 3)
+DILATION_RATES = (1, 2)
 NETWORK = "lambda_resnet_tiny"
 # The same network with convolutions instead of lambda layers.
 NETWORKS = {NETWORK: None, "with convolutions": ("C", "CC", "CC", "C")}
@@ -55,7 +55,7 @@ def segment(
 
     Args:
       out: the folder to write; must be new or empty.
-      train: the number of pictures to train with, 128 x 128.
+      train: the number of pictures to train with, 64 x 64.
       val: the number of pictures to measure with.
       epochs: the epochs of training.
       batch_size: the pictures in a step.
@@ -101,15 +101,19 @@ def segment(
 
 
 def draw(count: int, seed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns pictures, uint8 [count, 128, 128, 3], and the class of each pixel; 0 is the background."""
+    """Returns pictures, uint8 [count, 64, 64, 3], and the class of each pixel; 0 is the background."""
+    random = np.random.default_rng(seed)
     pictures = np.zeros([count, SIDE, SIDE, 3], np.uint8)
     labels = np.zeros([count, SIDE, SIDE], np.int32)
     for index in range(count):
-        picture, objects = draw_scene((*seed, index))
-        pictures[index] = picture[:SIDE, :SIDE]
-        for item in objects:
-            mask = item.mask[:SIDE, :SIDE]
-            labels[index][mask] = CLASSES.index(item.name) + 1
+        classes = random.integers(1, NUM_CLASSES, size=4)
+        names = [CLASSES[number - 1] for number in classes]
+        colors = random.uniform(0, 1, [4, 3])
+        colors[:, 0] = np.where(colors[:, 0] < 0.5, 0.1, 0.9)  # unlike the background
+        picture, masks = draw_quarters(names, colors, random, SIDE)
+        pictures[index] = np.round(255 * picture.clip(0, 1))
+        for number, mask in zip(classes, masks, strict=True):
+            labels[index][mask] = number
     return pictures, labels
 
 
@@ -119,7 +123,7 @@ def prepared(pictures: np.ndarray) -> np.ndarray:
 
 
 def segmenter(stages: Sequence[str] | None) -> keras.Model:
-    """Returns a DeepLabV3+ (Chen et al. 2018): images [b, 128, 128, 3] -> logits [b, 128, 128, classes].
+    """Returns a DeepLabV3+ (Chen et al. 2018): images [b, 64, 64, 3] -> logits [b, 64, 64, classes].
 
     Its head has 64 channels instead of 256.
 
@@ -184,7 +188,7 @@ def mean_iou(labels: np.ndarray, logits: np.ndarray) -> float:
 
 
 def predict_exported(folder: str, pictures: np.ndarray) -> np.ndarray:
-    """Returns the classes [b, 128, 128] that a SavedModel finds."""
+    """Returns the classes [b, 64, 64] that a SavedModel finds."""
     import tensorflow as tf
 
     exported = tf.saved_model.load(folder)

@@ -2,6 +2,7 @@
 """Draws pictures of overlapping shapes."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -214,3 +215,33 @@ def _add_object(
     image += coverage[..., None] * (color - image)
     visible = [dataclasses.replace(item, mask=item.mask & ~mask) for item in objects]
     return [*visible, SceneObject(name, mask, int(np.count_nonzero(mask)), crowd)]
+
+
+def draw_quarters(
+    names: Sequence[str],
+    colors: Sequence[Sequence[float]],
+    random: np.random.Generator,
+    side: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws four shapes on a plain gray, each in a quarter of a square picture.
+
+    Args:
+      names: the classes of the shapes, by row.
+      colors: their colors, RGB in 0..1.
+      random: the generator of places, angles and sizes.
+      side: the side of the picture, in pixels.
+
+    Returns:
+      The picture, float32 [side, side, 3], about 0..1, and the pixels of each shape, bool [4, side, side].
+    """
+    image = np.full([side, side, 3], random.uniform(0.3, 0.5), np.float32)
+    masks = np.zeros([4, side, side], bool)
+    half = side / 2
+    for quarter, (name, color) in enumerate(zip(names, colors, strict=True)):
+        radius = side * random.uniform(0.14, 0.2)
+        corner = np.array([quarter % 2, quarter // 2]) * half
+        x, y = corner + random.uniform(radius, half - radius, 2)
+        coverage = draw_shape(name, radius, (x, y), random, side, side)
+        image += coverage[..., None] * (np.array(color, np.float32) - image)
+        masks[quarter] = coverage >= 0.5
+    return image + random.normal(0, 0.02, image.shape).astype(np.float32), masks

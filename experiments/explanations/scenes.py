@@ -7,17 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from lambdanet.backend import keras
-from lambdanet.detection.data.scenes import CLASSES, draw_shape
+from lambdanet.detection.data.scenes import CLASSES, draw_quarters
 from lambdanet.explain import grad_cam, implied_attentions, integrated_gradients
 from lambdanet.models import zoo
 
 SIDE = 64
-QUARTER = SIDE // 2
-RED = (0.9, 0.1, 0.1)
+RED = [0.9, 0.1, 0.1]
 TRAIN = 2000
 VALIDATION = 100
 TEST = 100
-EPOCHS = 15
+EPOCHS = 6
 BATCH_SIZE = 50
 LEARNING_RATE = 2e-3
 SHARES = np.linspace(0, 1, 11)  # of the pixels that are deleted or inserted
@@ -43,23 +42,18 @@ def draw_scenes(count: int, seed: tuple[int, ...]) -> Scenes:
     """Draws pictures with four shapes, one of them red, each in a quarter of its own."""
     random = np.random.default_rng(seed)
     images = np.zeros([count, SIDE, SIDE, 3], np.float32)
-    labels = random.integers(len(CLASSES), size=count)
     masks = np.zeros([count, SIDE, SIDE], bool)
-    for image, label, mask in zip(images, labels, masks, strict=True):
-        image[:] = random.uniform(0.3, 0.5)
-        red = random.integers(4)
-        for quarter in range(4):
-            radius = random.uniform(9, 13)
-            corner = np.array([quarter % 2, quarter // 2]) * QUARTER
-            x, y = corner + random.uniform(radius, QUARTER - radius, 2)
-            name = CLASSES[label] if quarter == red else str(random.choice(CLASSES))
-            coverage = draw_shape(name, radius, (x, y), random, SIDE, SIDE)
-            color = RED if quarter == red else [random.uniform(0.6, 1)] * 3
-            image += coverage[..., None] * (np.array(color, np.float32) - image)
-            if quarter == red:
-                mask[:] = coverage >= 0.5
-        image += random.normal(0, 0.02, image.shape)
-    return Scenes(2 * images - 1, labels, masks)
+    labels = np.zeros(count, np.int64)
+    for index in range(count):
+        names = [str(name) for name in random.choice(CLASSES, size=4)]
+        colors = [[random.uniform(0.6, 1)] * 3 for _ in range(4)]
+        red = int(random.integers(4))
+        colors[red] = RED
+        picture, shapes = draw_quarters(names, colors, random, SIDE)
+        images[index] = 2 * picture - 1
+        labels[index] = CLASSES.index(names[red])
+        masks[index] = shapes[red]
+    return Scenes(images, labels, masks)
 
 
 def trained_network(seed: int, epochs: int = EPOCHS) -> keras.Model:

@@ -186,6 +186,7 @@ IMAGE = images(1, 4, 4, 8).astype(np.float32)
     ("make", "call", "message"),
     [
         (lambdanet.SqueezeExcite, {}, "layer must be a LambdaLayer or an attention"),
+        (lambdanet.SliceLambdaLayer, {}, "SliceLambdaLayer .* has no map"),
         (LambdaLayer, {"queries": [16]}, "outputs from 0 to 15, .* got 16"),
         (LambdaLayer, {"queries": [(0, 4)]}, r"coordinates below \(4, 4\), got \(0, 4"),
         (LambdaLayer, {"queries": [-1]}, "outputs from 0 to 15"),
