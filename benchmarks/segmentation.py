@@ -42,10 +42,10 @@ COLORS = (
 
 def segment(
     out: Folder,
-    train: int = 600,
+    train: int = 700,
     val: int = 100,
-    epochs: int = 12,
-    batch_size: int = 16,
+    epochs: int = 7,
+    batch_size: int = 8,
     seed: int = 0,
 ) -> dict[str, float]:
     """Trains a LambdaResNet with a DeepLabV3+ head on drawn shapes, and its twin with convolutions.
