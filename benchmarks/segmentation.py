@@ -110,7 +110,7 @@ def draw(count: int, seed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         names = [CLASSES[number - 1] for number in classes]
         colors = random.uniform(0, 1, [4, 3])
         colors[:, 0] = np.where(colors[:, 0] < 0.5, 0.1, 0.9)  # unlike the background
-        picture, masks = draw_quarters(names, colors, random, SIDE)
+        picture, masks = draw_quarters(names, colors.tolist(), random, SIDE)
         pictures[index] = np.round(255 * picture.clip(0, 1))
         for number, mask in zip(classes, masks, strict=True):
             labels[index][mask] = number
