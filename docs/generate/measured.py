@@ -44,6 +44,10 @@ PAGES = {
         "digits.txt": TRAINING,
         "digits.csv": TRAINING,
         "shapes.txt": (*MODELS, "detection"),
+        "segmentation.txt": (*MODELS, "detection/data"),
+    },
+    "explanations": {
+        "explanations.txt": (*MODELS, "lambdanet/explain", "experiments/explanations"),
     },
     "arena": {
         "arena.csv": (*LAYERS, "experiments/arena"),

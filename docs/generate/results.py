@@ -280,6 +280,16 @@ def digits() -> str:
     return f"{_printed('digits.txt')}\n\n{_plain(rows)}"
 
 
+def segmentation() -> str:
+    """Returns what the segmentation of drawn shapes printed."""
+    return _printed("segmentation.txt")
+
+
+def explanations() -> str:
+    """Returns the tables of what implied attention is on."""
+    return _printed("explanations.txt")
+
+
 def shapes() -> str:
     """Returns the COCO table of the shapes."""
     return _printed("shapes.txt")
