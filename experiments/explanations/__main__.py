@@ -9,34 +9,43 @@ from benchmarks.turns import results
 from experiments.explanations import scenes
 from experiments.explanations.pointer import score_pointer
 from lambdanet import command_line, text_table
-from lambdanet.errors import check_counts
+from lambdanet.errors import check_counts, check_known
 
 METHODS = ("lambda map", "Grad-CAM", "integrated gradients", "random order")
 
 
-def explain_truth(seeds: int = 5) -> None:
+def explain_truth(seeds: int = 5, tasks: list[str] | None = None) -> None:
     """Prints how often maps have their peak on what a network must read, over several seeds.
 
     Args:
       seeds: the number of trainings of each task.
+      tasks: pointer, scenes; default: both.
 
     Raises:
-      InputError: the number is not positive.
+      InputError: the number is not positive, or a task is unknown.
     """
     check_counts(seeds=seeds)
+    chosen = tuple(PRINTERS) if tasks is None else tasks
+    for task in chosen:
+        check_known("task", task, PRINTERS)
     results.announce("float32")
+    for task in chosen:
+        PRINTERS[task](seeds)
+
+
+def print_pointer(seeds: int) -> None:
+    """Prints the scores of the pointer grid."""
     print("\npointer grid: arrows whose peak of the position map is on their cell, %")
     header = ["seed", "before training", "after training", "right answers"]
     rows = []
     for seed in range(seeds):
         rows.append([str(seed), *(f"{100 * x:.1f}" for x in score_pointer(seed))])
     print(text_table.render(header, [*rows, _mean(rows)]), flush=True)
-    print("scenes: pictures whose peak is on the red object, %")
-    print_scenes(seeds)
 
 
 def print_scenes(seeds: int) -> None:
     """Prints the scores of scenes, and the areas under both curves."""
+    print("\nscenes: pictures whose peak is on the red object, %")
     shares = []
     areas = []
     chosen = []
@@ -78,6 +87,7 @@ def _mean(rows: list[list[str]], digits: int = 1) -> list[str]:
     return ["mean", *(f"{mean:.{digits}f}" for mean in means)]
 
 
+PRINTERS = {"pointer": print_pointer, "scenes": print_scenes}
 COMMAND = program("experiments.explanations", explain_truth)
 
 if __name__ == "__main__":
