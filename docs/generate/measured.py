@@ -172,6 +172,11 @@ def accuracy() -> str:
     return _page("accuracy")
 
 
+def explanations() -> str:
+    """Returns the sentence of the page on explanations."""
+    return _page("explanations")
+
+
 def arena() -> str:
     """Returns the sentence of the page on operators."""
     return _page("arena")

@@ -27,7 +27,7 @@ def _near(*names: str) -> list[str]:
         # A link in lambdanet/.
         (["training/run/checkpoints.py"], "training/run/checkpoints_test"),
         (["lambdanet/ops/blocking.py"], "ops/"),
-        (["tests/naive_layers.py"], "layers/attention_test"),
+        (["tests/naive_layers.py"], "layers/"),
         (["tests/programs/hold_lock.py"], "training/run/run_lock_test"),
         (
             ["lambdanet/ops/position_lambdas.py", "tests/cli/cli_test.py"],
