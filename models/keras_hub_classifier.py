@@ -87,9 +87,9 @@ class LambdaNetImageClassifier(ImageClassifier):
       InputError: the number of names is not `num_classes`.
 
     Example:
-      >>> classifier = LambdaNetImageClassifier.from_preset("lambda_resnet26t")
-      >>> classifier.decode_predictions(classifier.predict(pictures), top=1)
-      [[('golden retriever', 0.87...)]]
+      >>> backbone = LambdaNetBackbone("lambda_resnet_tiny", {"input_size": 32})
+      >>> LambdaNetImageClassifier(backbone, num_classes=10).output_shape
+      (None, 10)
     """
 
     backbone_cls = LambdaNetBackbone

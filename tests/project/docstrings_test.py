@@ -51,6 +51,7 @@ PROGRAMS |= {
         "selection",
         "startup",
         "steps",
+        "unets",
     )
 }
 
