@@ -26,7 +26,7 @@ def test_pictures_have_four_shapes_with_their_classes():
 def test_mean_iou_counts_each_class_alike():
     labels = np.array([[0, 0, 0, 1], [2, 3, 4, 5]])
     logits = np.eye(6)[labels]
-    assert segmentation.mean_iou(labels, logits) == 1
+    assert segmentation.mean_iou(labels, logits) == pytest.approx(1)
     logits[0, 0] = np.eye(6)[1]  # 2 / 3 of the background, 1 / 2 of the first class
     expected = (2 / 3 + 1 / 2 + 4) / 6
     assert segmentation.mean_iou(labels, logits) == pytest.approx(expected)
@@ -40,6 +40,7 @@ def test_networks_are_trained_exported_and_drawn(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert shown.count("mean IoU 0.") == 2 and "with convolutions" in shown
     assert (out / "saved_model" / "saved_model.pb").is_file()
-    assert Image.open(out / "found.png").size == (8 * 64, 3 * 64)
+    with Image.open(out / "found.png") as drawing:
+        assert drawing.size == (8 * 64, 3 * 64)
     twin = segmentation.segmenter(segmentation.NETWORKS["with convolutions"])
     assert not any(isinstance(layer, LambdaLayer) for layer in twin.layers)
