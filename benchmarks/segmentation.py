@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import keras
 import numpy as np
 from PIL import Image
 
 from benchmarks import program
 from benchmarks.turns import results
 from lambdanet import command_line
+from lambdanet.backend import keras
 from lambdanet.detection.data.scenes import CLASSES, NUM_CLASSES, draw_quarters
 from lambdanet.errors import check_counts
 from lambdanet.files import atomic_dir, check_output_dir

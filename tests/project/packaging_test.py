@@ -228,6 +228,7 @@ def test_what_a_floor_imports_is_required(built, floor):
         "backend": ("tensorflow", "jax", "torch"),
         "models": ("tensorflow", "keras-hub", "detection"),
         "training": ("tensorflow", "jax", "demo", "train", "onnx", "detection", "beam"),
+        "explain": ("tensorflow", "jax", "torch", "train"),
         "tpu": ("tpu-check", "tensorflow", "demo"),
         "detection": ("detection",),
         "cli": ("demo",),
