@@ -40,6 +40,7 @@ CASES = {
         partial(lambdanet.LambdaLayer, **SMALL, strides=2, pool_size=3),
         VOLUMES,
     ),
+    "stacks": (partial(lambdanet.SliceLambdaLayer, **SMALL), VOLUMES),
     "PooledBatchNormalization": (lambdanet.PooledBatchNormalization, IMAGES),
 }
 # Parts of the lambda layers.

@@ -91,11 +91,6 @@ CASES = {
         {},
     ),
     "unet": (lambda: small_unet((2, 2, 2)), (1, 3, 5, 6, 8), {}),
-    "inflated": (
-        lambda: lambdanet.inflate(small_unet((2, 2)), scope=3),
-        (1, 3, 5, 6, 8),
-        {},
-    ),
     "unstructured": (partial(LambdaLayer, 8, position="unstructured"), (2, 9, 8), {}),
     "halo_strides": (
         partial(lambdanet.HaloAttention, 4, 2, 4, strides=2),
@@ -107,7 +102,7 @@ CASES = {
 # Cases that are newer than the tag `last-with-both-kerases`.
 NEWER = (
     *("LambdaLayer_axes", "causal", "padding", "examples", "video", "spectrogram"),
-    *("stacks", "unet", "inflated"),
+    *("stacks", "unet"),
 )
 NAME = "lambda_resnet_tiny"
 OPTIONS = {"num_classes": 4, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}
