@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often implied attention is on what a network must read, where that is known.
+"""Measures how often implied attention is on what a network must read, where that is known.
 
     python -m experiments.explanations --out=docs/results/explanations.txt
 

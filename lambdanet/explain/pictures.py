@@ -179,7 +179,7 @@ def _summed(maps: np.ndarray, size: Sequence[int]) -> np.ndarray:
 
 
 def _smallest_step(height: int, width: int, largest: int) -> int:
-    """Returns the smallest step with which a grid on a map has at most so many positions."""
+    """Returns the smallest step between grid positions on a map that leaves at most `largest` of them."""
     step = 1
     while -(-height // step) * -(-width // step) > largest:
         step += 1

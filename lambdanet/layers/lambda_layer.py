@@ -154,6 +154,8 @@ class LambdaLayer(CausalLayer):
     """
 
     reads_padding_masks = True
+    # The attributes with weights.
+    PARTS: tuple[str, ...] = ("_queries", "_keys", "_values", "position")
 
     def __init__(
         self,
@@ -478,8 +480,7 @@ class LambdaLayer(CausalLayer):
             constant = copied_config(self.position) | {"constant_tables": True}
             config["position"] = type(self.position).from_config(constant)
         copy = rebuild_layer(self, config)
-        parts = "_queries", "_keys", "_values", "position", "slice_position"
-        copy_folded(self, copy, parts)  # the last one in SliceLambdaLayer
+        copy_folded(self, copy, self.PARTS)
         return copy
 
     def get_build_config(self) -> dict[str, Any] | None:

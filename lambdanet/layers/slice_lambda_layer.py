@@ -32,7 +32,8 @@ class SliceLambdaLayer(LambdaLayer):
 
     Args:
       filters: as in `LambdaLayer`.
-      slice_scope: the number of embeddings in F, odd: a query sees its place in as many slices.
+      slice_scope: the number of embeddings in F, odd: the slices, its own in the middle, in which a query
+        sees its own place.
       **kwargs: other arguments of `LambdaLayer`, for one slice, but `causal`, `strides` and `pool_size`, such
         as `scope` for E. With `position_bias`, both tables have one.
 
@@ -45,6 +46,8 @@ class SliceLambdaLayer(LambdaLayer):
       >>> tuple(layer(keras.ops.zeros([2, 6, 14, 10, 32])).shape)
       (2, 6, 14, 10, 64)
     """
+
+    PARTS = (*LambdaLayer.PARTS, "slice_position")
 
     def __init__(self, filters: int | None = None, slice_scope: int = 3, **kwargs: Any):
         for name, value in FIXED.items():
