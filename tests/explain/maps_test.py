@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 
+import causal_cases
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -44,37 +45,10 @@ def test_maps_and_gradients_on_other_engines(engine):
     assert here["maps"] == pytest.approx(other["maps"], rel=1e-3, abs=1e-3)
 
 
-# Arguments of a causal layer, and the shape of its input.
-CAUSAL = {
-    "content": ({"position": None}, (2, 8, 6)),
-    "one position": ({"scope": 1}, (2, 8, 6)),
-    "l2": ({"key_normalization": "l2"}, (2, 8, 6)),
-    "unnormalized": ({"key_normalization": None}, (2, 8, 6)),
-    "strides": ({"strides": 2}, (2, 8, 6)),
-    "lambdas": (
-        {"multi_head": True, "intra_depth": 2, "position_bias": True},
-        (2, 8, 6),
-    ),
-    "positions": ({"content": False, "dilation": 2}, (2, 8, 6)),
-    "video": (
-        {"causal": "time", "scope": (3, 5, None), "strides": (1, 2, 1)},
-        (2, 6, 4, 3, 6),
-    ),
-    "width": (
-        {"causal": 2, "scope": (None, 3), "strides": (2, 1), "pool_size": (3, 1)},
-        (2, 5, 6, 6),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", causal_cases.CASES)
 def test_maps_after_a_state_leave_the_past_outside(name):
-    options, shape = CAUSAL[name]
-    layer = LambdaLayer(8, **{"scope": 5, "causal": True, **options})
-    layer.build(shape)
-    randomize(layer)
-    axis = layer.causal_axis + 1
-    first, second = np.split(images(*shape).astype(np.float32), [4], axis)
+    layer, x, axis = causal_cases.case_of(name)
+    first, second = np.split(x, [4], axis)
     _, state = layer(first, return_state=True)
     outputs = np.asarray(layer(second, initial_state=state))
     found = implied_attention(layer, second, initial_state=state)

@@ -9,47 +9,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from causal_cases import CASES, SEQUENCE, case_of
 from helpers import ROOT
-from naive_layers import images, randomize
+from naive_layers import images
 
 import lambdanet
 from lambdanet.errors import InputError
-
-SEQUENCE = (2, 8, 6)
-# Arguments of a layer, the shape of its input, and the causal axis of that.
-CASES = {
-    "both": ({}, SEQUENCE, 1),
-    "content": ({"position": None}, SEQUENCE, 1),
-    "positions": ({"content": False, "dilation": 2}, SEQUENCE, 1),
-    "one position": ({"scope": 1}, SEQUENCE, 1),
-    "l2": ({"key_normalization": "l2"}, SEQUENCE, 1),
-    "unnormalized": ({"key_normalization": None}, SEQUENCE, 1),
-    "strides": ({"strides": 2}, SEQUENCE, 1),
-    "lambdas": (
-        {"multi_head": True, "intra_depth": 2, "position_bias": True},
-        SEQUENCE,
-        1,
-    ),
-    "video": (
-        {"causal": "time", "scope": (3, 5, None), "strides": (1, 2, 1)},
-        (2, 6, 4, 3, 6),
-        1,
-    ),
-    "width": (
-        {"causal": 2, "scope": (None, 3), "strides": (2, 1), "pool_size": (3, 1)},
-        (2, 5, 6, 6),
-        2,
-    ),
-}
-
-
-def case_of(name):
-    options, shape, axis = CASES[name]
-    layer = lambdanet.LambdaLayer(8, **{"scope": 5, "causal": True, **options})
-    layer.build(shape)
-    randomize(layer)
-    x = images(*shape).astype("float32")
-    return layer, x, axis
 
 
 @pytest.mark.parametrize("name", CASES)
