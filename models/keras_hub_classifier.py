@@ -166,8 +166,8 @@ class LambdaNetImageClassifier(ImageClassifier):
             return cls(backbone, **kwargs)
         classifier = cls(backbone, num_classes, class_names=class_names, **kwargs)
         if load_weights:
-            trained = zoo.create_model(name, num_classes, weights=path)
-            head = trained.get_layer(CLASSIFIER).get_weights()
+            arrays, _ = tensor_files.read_safetensors(path)
+            head = [arrays[f"{CLASSIFIER}/{part}"] for part in ("kernel", "bias")]
             classifier.output_dense.set_weights(head)
         return classifier
 
