@@ -17,6 +17,7 @@ from PIL import Image
 from tiny_weights import write_tiny_weights
 
 from lambdanet import cli
+from lambdanet.errors import InputError
 from lambdanet.explain import implied_attentions
 from lambdanet.explain.trained import load_exported_network
 from lambdanet.training.serving.export import export_saved_model, export_weights
@@ -177,6 +178,17 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     assert message in error
     assert error.count("\n") == 1
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_record_with_code_is_not_run(folder, tmp_path):
+    shutil.copytree(folder / "saved", tmp_path / "saved")
+    record = tmp_path / "saved" / "assets.extra" / "network.json"
+    network = json.loads(record.read_text())
+    model = keras.Sequential([keras.Input([4]), keras.layers.Lambda(lambda x: 2 * x)])
+    network["model"] = model.to_json()
+    record.write_text(json.dumps(network))
+    with pytest.raises(InputError, match="lambda"):
+        load_exported_network(tmp_path / "saved")
 
 
 def test_a_folder_with_files_is_not_overwritten(folder, explained, capsys):

@@ -25,6 +25,8 @@ CONNECTS = {
 CONNECTS |= {"urllib", "urllib3"}
 # Unpickles what the process that started it writes to its stdin, and no file.
 FROM_PARENT = "lambdanet/training/inference/attempt.py"
+# Rebuilds a network from its configuration, in Keras's safe mode: a layer that holds code is refused.
+FROM_CONFIGURATION = {"lambdanet/explain/trained.py": "keras.models.model_from_json"}
 
 
 def _calls(path):
@@ -47,14 +49,17 @@ def test_the_tests_that_hold_the_promises_exist():
     "path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix()
 )
 def test_no_call_runs_what_it_reads(path):
+    relative = path.relative_to(ROOT).as_posix()
     for node, name in _calls(path):
+        if FROM_CONFIGURATION.get(relative) == name:
+            continue
         arguments = {
             keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords
         }
         assert name not in BUILTINS and name.rpartition(".")[2] not in METHODS, (
             f"{path}: {name}"
         )
-        if path.relative_to(ROOT).as_posix() != FROM_PARENT:
+        if relative != FROM_PARENT:
             assert not re.fullmatch(
                 r"(pickle|marshal|dill|joblib|shelve)\.\w*(load|loads|open)", name
             ), path
