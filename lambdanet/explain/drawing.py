@@ -6,6 +6,7 @@ import dataclasses
 import html
 import io
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,13 @@ class LayerMaps:
       grid: the rows and columns of outputs that have maps.
       parts: maps by name, "content" and "position", or "weights" of attention: [h, rows * columns, height,
         width].
+      offsets: the position embeddings, a picture for each key [k, r, r], or None for a layer without them.
     """
 
     name: str
     grid: tuple[int, int]
     parts: dict[str, np.ndarray]
+    offsets: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,17 +87,27 @@ def draw_page(explanation: Explanation) -> str:
                 }
             )
         heads, _, height, width = maps.shape
-        layers.append(
-            {
-                "name": layer.name,
-                "rows": layer.grid[0],
-                "columns": layer.grid[1],
+        shown = {
+            "name": layer.name,
+            "rows": layer.grid[0],
+            "columns": layer.grid[1],
+            "height": height,
+            "width": width,
+            "heads": heads,
+            "parts": parts,
+        }
+        if layer.offsets is not None:
+            keys, height, width = layer.offsets.shape
+            shown["offsets"] = {
+                "keys": keys,
                 "height": height,
                 "width": width,
-                "heads": heads,
-                "parts": parts,
+                "scale": float(np.abs(layer.offsets).max()),
+                "values": _encoded(
+                    np.round(127 * _unit(layer.offsets)).astype(np.int8)
+                ),
             }
-        )
+        layers.append(shown)
     height, width = explanation.evidence.shape
     data = {
         "picture": f"data:image/png;base64,{_png(Image.fromarray(explanation.image))}",
@@ -116,7 +129,7 @@ def draw_page(explanation: Explanation) -> str:
 def draw_explanation(explanation: Explanation) -> Image.Image:
     """Draws a picture, its prediction, and what the place with the most evidence reads, a row per layer.
 
-    Maps of a layer are means over its heads.
+    Maps of a layer are means over its heads; beside them are its position embeddings.
     """
     head = draw_prediction(explanation.image, explanation.title, explanation.top)
     first = ("Grad-CAM of the first class", explanation.evidence, None)
@@ -131,18 +144,27 @@ def draw_explanation(explanation: Explanation) -> Image.Image:
         rows.append(row)
     step = SIDE + LINE + GAP
     height = head.height + step * len(rows) + 2 * LINE + 2 * GAP
-    canvas = Image.new("RGB", (head.width, height), "white")
+    step_right = SIDE + 5 * GAP
+    width = max(head.width, 3 * step_right)
+    canvas = Image.new("RGB", (width, height), "white")
     canvas.paste(head, (0, 0))
     draw = ImageDraw.Draw(canvas)
     font = ImageFont.load_default(14)
     y = head.height
     for row in rows:
         for number, (title, weights, marked) in enumerate(row):
-            x = GAP + number * (SIDE + 8 * GAP)
+            x = GAP + number * step_right
             draw.text((x, y), title, INK, font)
             canvas.paste(_over(explanation.image, weights, marked), (x, y + LINE))
         y += step
-    ramp = _over(np.full([1, 1, 3], 255, np.uint8), np.linspace(-1, 1, 65)[np.newaxis])
+    blank = np.full([1, 1, 3], 255, np.uint8)
+    for number, layer in enumerate(explanation.layers, start=1):
+        if layer.offsets is not None:
+            corner = (GAP + 2 * step_right, head.height + number * step)
+            draw.text(corner, "position embeddings by key", INK, font)
+            mosaic = _over(blank, _mosaic(layer.offsets))
+            canvas.paste(mosaic, (corner[0], corner[1] + LINE))
+    ramp = _over(blank, np.linspace(-1, 1, 65)[np.newaxis])
     canvas.paste(ramp.resize((SIDE, LINE)), (GAP, y))
     draw.text((GAP, y + LINE + 4), LEGEND, FAINT, font)
     return canvas
@@ -164,6 +186,16 @@ def _over(image: np.ndarray, weights: np.ndarray, marked: Any = None) -> Image.I
         corners = [round((SIDE - 1) * part) for part in box]
         ImageDraw.Draw(faded).rectangle(corners, outline=INK, width=2)
     return faded
+
+
+def _mosaic(pictures: np.ndarray) -> np.ndarray:
+    """Returns pictures [k, height, width] side by side in a square of them, with lines of zeros between."""
+    side = math.ceil(math.sqrt(len(pictures)))
+    padding = [(0, side * side - len(pictures)), (0, 1), (0, 1)]
+    cells = np.pad(pictures, padding)
+    height, width = cells.shape[1:]
+    rows = cells.reshape([side, side, height, width]).transpose(0, 2, 1, 3)
+    return rows.reshape([side * height, side * width])
 
 
 def _cell(place: tuple[float, float], grid: tuple[int, int]) -> tuple[int, int]:

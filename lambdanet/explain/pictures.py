@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
-from lambdanet.errors import check_count, escape_unprintable
+from lambdanet.errors import InputError, check_count, escape_unprintable
 from lambdanet.explain import networks
 from lambdanet.explain.drawing import (
     Explanation,
@@ -19,7 +19,7 @@ from lambdanet.explain.drawing import (
     draw_explanation,
     draw_page,
 )
-from lambdanet.explain.maps import has_map, implied_attention
+from lambdanet.explain.maps import has_map, implied_attention, position_pictures
 from lambdanet.files import absolute, atomic_dir, check_output_dir, write_output
 from lambdanet.models.classifier import decode_predictions
 from lambdanet.training.data.drawing import percent, save_picture
@@ -162,7 +162,16 @@ def _maps_of(name: str, layer: Any, arguments: dict[str, Any]) -> LayerMaps:
     for part, maps in zip(names, found, strict=False):
         if maps is not None:
             parts[part] = _summed(K.convert_to_numpy(maps)[0], size)
-    return LayerMaps(name, (len(rows), len(columns)), parts)
+    return LayerMaps(name, (len(rows), len(columns)), parts, _offsets(layer))
+
+
+def _offsets(layer: Any) -> np.ndarray | None:
+    """Returns the position embeddings of a layer [k, r, r], or None if it has no table of offsets in two axes."""
+    try:
+        pictures = position_pictures(layer)
+    except InputError:
+        return None
+    return pictures if pictures.ndim == 3 else None
 
 
 def _summed(maps: np.ndarray, size: Sequence[int]) -> np.ndarray:

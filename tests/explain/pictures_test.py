@@ -16,9 +16,8 @@ from helpers import noise
 from PIL import Image
 from tiny_weights import write_tiny_weights
 
-from lambdanet import cli
+from lambdanet import cli, explain
 from lambdanet.errors import InputError
-from lambdanet.explain import implied_attentions
 from lambdanet.explain.trained import load_exported_network
 from lambdanet.training.serving.export import export_saved_model, export_weights
 
@@ -80,7 +79,7 @@ def test_page_has_the_maps_of_the_last_layers(folder, explained):
     trained = load_exported_network(folder / "saved")
     image = np.asarray(Image.open(folder / "noise.png"))
     x = trained.preprocessing(image)[np.newaxis]
-    maps = implied_attentions(trained.model, x)
+    maps = explain.implied_attentions(trained.model, x)
     assert [layer["name"] for layer in data["layers"]] == LAYERS == [*maps]
     probabilities = tf.nn.softmax(trained.model(x))[0].numpy()
     best = int(probabilities.argmax())
@@ -99,6 +98,12 @@ def test_page_has_the_maps_of_the_last_layers(folder, explained):
             np.testing.assert_allclose(
                 steps * scales, a[0], atol=scales.max() / 254 + 1e-6
             )
+        offsets = layer["offsets"]
+        table = explain.position_pictures(trained.model.get_layer(layer["name"]))
+        assert (offsets["keys"], offsets["height"], offsets["width"]) == table.shape
+        steps = np.frombuffer(base64.b64decode(offsets["values"]), np.int8) / 127
+        found = (offsets["scale"] * steps).reshape(table.shape)
+        np.testing.assert_allclose(found, table, atol=offsets["scale"] / 254 + 1e-6)
     text = (explained / files[0]).read_text(encoding="utf-8")
     assert "<title>a &lt;b&gt; &amp; &#x27;c&#x27;.png</title>" in text
     assert "signed, not normalized" in text
@@ -219,6 +224,8 @@ addEventListener("load", () => setTimeout(() => {
   press("ArrowLeft");
   press("ArrowUp");
   found.pressed = place();
+  const tables = document.querySelectorAll("#c3_block2_spatial .offsets canvas");
+  found.tables = [tables.length, new Set([...tables].map((one) => one.toDataURL())).size];
   const plain = picture.toDataURL();
   document.getElementById("evidence").click();
   found.hasEvidence = plain !== picture.toDataURL();
@@ -257,4 +264,6 @@ def test_hovering_over_a_page_shows_what_a_position_reads(explained, tmp_path):
     assert found["first"][2] != found["second"][2]
     row, column = int(0.6 * rows), int(0.9 * rows)
     assert found["pressed"] == f"row {row} of {rows}, column {column} of {rows}"
+    keys = layers[0]["offsets"]["keys"]
+    assert found["tables"] == [keys, keys]
     assert found["hasEvidence"]
