@@ -78,7 +78,7 @@ class Recipe:
     dataset: Annotated[
         str,
         v.TEXT,
-        "a dataset of TFDS; folder, your pictures; or tfrecord, your records",
+        "a dataset of TFDS; folder, tfrecord or idx: your pictures, records or files like MNIST's",
     ]
     labels: Annotated[
         str, "csv or parquet file of folder: columns file, label, split; empty: none"

@@ -33,6 +33,7 @@ PAGES = {
         "predictions.txt": ("training/inference", "training/serving"),
         "selection.txt": ("training/pseudo_labels",),
         "streams.txt": LAYERS,
+        "unets.txt": MODELS,
     },
     "libraries": {"peers.csv": LAYERS},
     "tpu": {

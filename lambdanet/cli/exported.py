@@ -13,7 +13,7 @@ Split = Annotated[str, "SPLIT", "split of TFRecords, a dataset or a table"]
 DataDir = Annotated[
     str | None,
     "DIR",
-    "folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files",
+    "folder of TFDS's datasets (default: ~/tensorflow_datasets), of a table's files, or of MNIST's",
 ]
 BatchSize = Annotated[int, "N", "pictures per batch"]
 ShardSize = Annotated[int, "N", "pictures per file, and per task of a worker"]

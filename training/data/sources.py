@@ -25,6 +25,10 @@ from lambdanet.training.data.image_bytes import Encoded
 SHUFFLE_BUFFER = 16384  # examples, still encoded
 # One in five of the digits of each class, in the order of the source, is in the test split.
 TEST_STRIDE = 5
+# What to do without a network, by the name of a dataset.
+OFFLINE = {
+    "fashion_mnist": "; Debian's package dataset-fashion-mnist has it: --data_dir=/usr/share/datasets/fashion-mnist"
+}
 
 # The fields are "name", of the picture or of the file with the record of that "number", and the fields that
 # `image` and `label` read.
@@ -167,6 +171,11 @@ def prepare_on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuild
             raise
         raise InputError(
             f"dataset {builder.name} has to be downloaded by hand: {one_line(error)}"
+        ) from None
+    except OSError as error:  # also of the network
+        hint = OFFLINE.get(builder.name, "")
+        raise OSError(
+            f"dataset {builder.name} cannot be prepared: {one_line(error)}{hint}"
         ) from None
     builder.info.read_from_directory(builder.data_path)
     return builder

@@ -165,3 +165,14 @@ def test_other_mistakes(tmp_path, root):
         Dataset.open(RECIPE, root).num_examples("validation")
     with pytest.raises(InputError, match="cannot be read"):
         Dataset.open(RECIPE, root).num_examples("train[:50")
+
+
+def test_without_a_network_the_files_are_named(tmp_path, monkeypatch):
+    def fail(self, **options):
+        raise ConnectionError("Name or service not known")
+
+    builder = type(tfds.builder("fashion_mnist"))
+    monkeypatch.setattr(builder, "download_and_prepare", fail)
+    recipe = dataclasses.replace(RECIPE, dataset="fashion_mnist")
+    with pytest.raises(OSError, match="known; Debian's package dataset-fashion-mnist"):
+        Dataset.open(recipe, str(tmp_path)).num_examples("train")
