@@ -7,12 +7,13 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from benchmarks.tpu_speeds import CHIPS
-from generate.models import family_of
+from generate.models import family_of, unet_sizes
 from generate.pages import read_csv
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.models import names
 
 FOLDER = "_generated/static"
+UNETS = "unet"  # a family of its own
 TESTS = ("ImageNet", *pretrained_weights.TEST_SETS)
 COLUMNS = (
     "model",
@@ -36,7 +37,7 @@ def scripts() -> dict[str, str]:
 
 
 def rows() -> list[list[Any]]:
-    """Returns the values of `COLUMNS` for each model; None where there is none."""
+    """Returns the values of `COLUMNS` for each model and U-Net; None where there is none."""
     cpu, tpu = _cpu(), {row["model"]: row for row in read_csv("tpu.csv")}
     found = []
     for name in names.list_models():
@@ -55,6 +56,9 @@ def rows() -> list[list[Any]]:
                 *(_tpu_speed(tpu.get(name), f"step on {chip} (ms)") for chip in CHIPS),
             ]
         )
+    for row in unet_sizes():
+        size = [row.name, UNETS, row.params / 1e6, row.flops / 1e9, row.size[-1]]
+        found.append(size + [None] * (len(COLUMNS) - len(size)))
     return found
 
 

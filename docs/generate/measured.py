@@ -49,6 +49,7 @@ PAGES = {
     },
     "explanations": {
         "explanations.txt": (*MODELS, "lambdanet/explain", "experiments/explanations"),
+        "scenes.txt": (*MODELS, "lambdanet/explain", "experiments/explanations"),
     },
     "arena": {
         "arena.csv": (*LAYERS, "experiments/arena"),

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The models: a table of all, and a page per family with the cards of its published weights."""
 
+import functools
 import inspect
 from types import ModuleType
+from typing import NamedTuple
 
 from rounding import three_digits
 
+from benchmarks.turns.unet_contenders import SIZES
 from generate.pages import code, summary, table
+from lambdanet.backend import compat
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
+from lambdanet.models import complexity, unet, zoo
 from lambdanet.models import names as zoo_names
-from lambdanet.models import zoo
 
 
 def families() -> dict[str, ModuleType]:
@@ -62,6 +66,42 @@ def _models(names: list[str], folder: str = "") -> str:
         "source",
     ]
     return table(header, rows)
+
+
+class UNetSize(NamedTuple):
+    """The size of a U-Net with one class and three channels: its name, parameters, FLOPs and input."""
+
+    name: str
+    params: int
+    flops: int
+    size: tuple[int, ...]
+
+
+@functools.cache
+def unet_sizes() -> list[UNetSize]:
+    """Returns the sizes of all U-Nets, for a picture or a volume of the size that the benchmark has."""
+    found = []
+    for name, network in unet.MODELS.items():
+        size = SIZES[len(network.strides)]
+        with compat.without_values():
+            model = unet.create_unet(name, 1, 3, size)
+        params = complexity.count_parameters(model)
+        found.append(UNetSize(name, params, complexity.count_flops(model), size))
+    return found
+
+
+def unets() -> str:
+    """Returns the table of U-Nets."""
+    rows = [
+        [
+            f"[`{row.name}`](../how-to/unets.md)",
+            three_digits(row.params / 1e6),
+            three_digits(row.flops / 1e9),
+            "x".join(map(str, row.size)),
+        ]
+        for row in unet_sizes()
+    ]
+    return table(["U-Net", "parameters (M)", "FLOPs (G)", "pixels"], rows)
 
 
 def pages() -> dict[str, str]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures how often implied attention is on what a network must read, where that is known.
 
-    python -m experiments.explanations --out=docs/results/explanations.txt
+    python -m experiments.explanations
 
 Two tasks have such a truth. On the pointer grid, an arrow's answer is the color of one cell (`pointer`). In
 drawn scenes, a picture's label is the shape of its red object among three gray ones (`scenes`). Head and

@@ -18,6 +18,7 @@ from source_tree import ROOT
 
 import lambdanet
 from lambdanet import cli, configs
+from lambdanet.models import complexity, unet
 from lambdanet.models.names import info, list_models
 
 REPOSITORY = runpy.run_path(str(ROOT / "docs" / "generate" / "repository.py"))
@@ -252,9 +253,14 @@ def explored(build, tmp_path_factory) -> dict:
 @pytest.mark.browser
 def test_explorer_sorts_filters_and_plots_models(explored):
     assert (explored["errors"], explored["console"]) == ([], [])
-    assert explored["all"] == list_models()
+    unets = {
+        name: complexity.count_parameters(lambdanet.create_unet(name))
+        for name in unet.MODELS
+    }
+    assert explored["all"] == [*list_models(), *unets]
     assert {"FLOPs (G)", "ImageNet (%)", "ReaL (%)"} <= set(explored["columns"])
-    by_size = sorted(list_models(), key=lambda name: info(name).params)
+    sizes = {name: info(name).params for name in list_models()} | unets
+    by_size = sorted(sizes, key=sizes.get)
     assert explored["ascending"] == ["ascending", *by_size]
     assert explored["descending"] == ["descending", *reversed(by_size)]
     assert set(explored["filtered"]) == set(list_models("*lambda_resnet*"))
@@ -262,7 +268,7 @@ def test_explorer_sorts_filters_and_plots_models(explored):
         list_models("*lambda_resnet*", pretrained=True)
     )
     # All but lambda_resnet_tiny; the star of the legend.
-    shown, legend = len(list_models()) - 1, 1
+    shown, legend = len(sizes) - 1, 1
     assert explored["opened"] == [shown, len(list_models(pretrained=True)) + legend]
     assert explored["openedTitles"] == ["FLOPs (G)", "parameters (M)"]
     assert explored["titles"] == ["pixels", "FLOPs (G)"]
