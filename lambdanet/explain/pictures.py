@@ -166,7 +166,7 @@ def _maps_of(name: str, layer: Any, arguments: dict[str, Any]) -> LayerMaps:
 
 
 def _offsets(layer: Any) -> np.ndarray | None:
-    """Returns the position embeddings of a layer [k, r, r], or None if it has no table of offsets in two axes."""
+    """Returns the position embeddings of a layer [k, r, r]; None without a table of offsets in two axes."""
     try:
         pictures = position_pictures(layer)
     except InputError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gray pictures of one size in files of MNIST's format (idx): MNIST, Fashion-MNIST, KMNIST, EMNIST, or your own.
+"""Gray pictures in files of MNIST's format (idx): MNIST, Fashion-MNIST, KMNIST, EMNIST, or your own.
 
     PICTURES/train-images-idx3-ubyte.gz    PICTURES/t10k-images-idx3-ubyte.gz
     PICTURES/train-labels-idx1-ubyte.gz    PICTURES/t10k-labels-idx1-ubyte.gz
@@ -8,8 +8,8 @@ The splits are "train" and "test", whose files may also be named `test-`; a part
 `train[:20%]`. Files may be compressed by gzip, and their names may begin with a set's name:
 `emnist-letters-train-images-idx3-ubyte.gz` is of the dataset `emnist/letters`.
 
-The classes are those of the dataset in TFDS, `--set=dataset=mnist`; of the dataset `idx` they are the lines of
-classes.txt in the folder or, without that file, the numbers of the labels.
+The classes are those of the dataset in TFDS, `--set=dataset=mnist`; of the dataset `idx` they are the lines
+of classes.txt in the folder or, without that file, the numbers of the labels.
 """
 
 import functools
@@ -185,9 +185,9 @@ def read_idx(path: Path, rank: int) -> np.ndarray:
         says.
     """
     try:
-        opened = gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-        with opened as file:
-            contents = file.read()
+        contents = path.read_bytes()
+        if path.suffix == ".gz":
+            contents = gzip.decompress(contents)
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, error) from None
     magic = MAGIC + bytes([rank])

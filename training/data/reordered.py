@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from lambdanet.training.data.class_names import Classes, find_columns, normalized
-from lambdanet.training.data.image_bytes import Encoded
+from lambdanet.training.data.image_bytes import Decoded, Encoded
 from lambdanet.training.data.sources import SINGLE_MACHINE, Example, Shard, Source
 
 
@@ -37,7 +37,7 @@ class Reordered(Source):
     ) -> tf.data.Dataset:
         return self._source.examples(split, seed, shard, first)
 
-    def image(self, example: Example) -> Encoded:
+    def image(self, example: Example) -> Encoded | Decoded:
         return self._source.image(example)
 
     def label(self, example: Example) -> tf.Tensor:

@@ -20,14 +20,15 @@ from tensorflow_datasets.core import file_adapters
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid, one_line, unknown
-from lambdanet.training.data.image_bytes import Encoded
+from lambdanet.training.data.image_bytes import Decoded, Encoded
 
 SHUFFLE_BUFFER = 16384  # examples, still encoded
 # One in five of the digits of each class, in the order of the source, is in the test split.
 TEST_STRIDE = 5
 # What to do without a network, by the name of a dataset.
 OFFLINE = {
-    "fashion_mnist": "; Debian's package dataset-fashion-mnist has it: --data_dir=/usr/share/datasets/fashion-mnist"
+    "fashion_mnist": "; Debian's package dataset-fashion-mnist has it: "
+    "--data_dir=/usr/share/datasets/fashion-mnist"
 }
 
 # The fields are "name", of the picture or of the file with the record of that "number", and the fields that
@@ -71,7 +72,7 @@ class Source(Protocol):
         The order is fixed or, with a seed (int64 scalar), random.
         """
 
-    def image(self, example: Example) -> Encoded:
+    def image(self, example: Example) -> Encoded | Decoded:
         """Returns the image of an example."""
 
     def label(self, example: Example) -> tf.Tensor:
