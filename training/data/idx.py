@@ -60,8 +60,9 @@ class IdxSource(Source):
         found = {} if data_dir is None else find_sets(data_dir)
         if not found:
             raise invalid("data_dir", f"a folder with {LAYOUT}", data_dir)
-        own = recipe.dataset.replace("/", "-")
-        (name,) = found if len(found) == 1 else [own]
+        name = next(iter(found))
+        if len(found) > 1:
+            name = recipe.dataset.replace("/", "-")
         if name not in found:
             hint = "--set=dataset=NAME chooses one, such as emnist/letters"
             raise invalid("data_dir", "a folder with one set", sorted(found), hint)
