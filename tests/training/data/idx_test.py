@@ -142,6 +142,8 @@ LABELS = "train-labels-idx1-ubyte.gz"
         (LABELS, gzip.compress(idx(np.zeros([60, 8, 8], np.uint8))), "00000801"),
         (LABELS, None, "labels of"),
     ],
+    # Not the bytes, which have the time.
+    ids=range(11),
 )
 def test_a_damaged_file_is_one_line(tmp_path, capsys, file, contents, message):
     data = tmp_path / "data"
