@@ -27,6 +27,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, invalid, one_line, unreadable
 from lambdanet.training.data import class_names
 from lambdanet.training.data.image_bytes import Decoded
+from lambdanet.training.data.records import CLASSES
 from lambdanet.training.data.sources import (
     SINGLE_MACHINE,
     Example,
@@ -37,7 +38,6 @@ from lambdanet.training.data.sources import (
 
 NAME = "idx"
 LAYOUT = "train-images-idx3-ubyte and train-labels-idx1-ubyte, and the same of t10k, or with .gz"
-CLASSES = "classes.txt"
 # The first four bytes: zeros, the type uint8, and the number of axes.
 MAGIC = bytes([0, 0, 8])
 
@@ -82,6 +82,7 @@ class IdxSource(Source):
         first: tf.Tensor | int = 0,
     ) -> tf.data.Dataset:
         pixels, labels, begin = self._part(split, shard)
+        file = self._images[self._name_of(split)].name
         count = len(labels)
         places = tf.data.Dataset.range(count)
         if seed is not None:
@@ -91,7 +92,7 @@ class IdxSource(Source):
 
         def read(place: tf.Tensor) -> Example:
             return {
-                "name": tf.constant(self._images_of(split).name),
+                "name": tf.constant(file),
                 "number": place + begin,
                 "pixels": images[place],
                 "label": numbers[place],
@@ -113,19 +114,20 @@ class IdxSource(Source):
         labels = self._read("train")[1]
         return [str(number) for number in range(int(labels.max()) + 1)]
 
-    def _images_of(self, split: str) -> Path:
+    def _name_of(self, split: str) -> str:
+        """Returns the name of a split without its part; `InputError` where there is no such split."""
         name = split.partition("[")[0]
         check_known(f"split in {str(self._root)!r}:", name, sorted(self._images))
-        return self._images[name]
+        return name
 
     def _part(self, split: str, shard: Shard) -> tuple[np.ndarray, np.ndarray, int]:
         """Returns the pictures and labels of a machine's part of a split, and the number of its first one."""
-        name = split.partition("[")[0]
-        path = self._images_of(split)
+        name = self._name_of(split)
         pixels, labels = self._read(name)
         if len(labels) and labels.max() >= len(self.class_names):
             accepted = f"below {len(self.class_names)}, the number of classes"
-            raise invalid(f"labels of {str(path)!r}", accepted, int(labels.max()))
+            owner = f"labels of {str(self._images[name])!r}"
+            raise invalid(owner, accepted, int(labels.max()))
         try:
             of_split = {name: tfds.core.SplitInfo(name, [len(labels)], 0)}
             (chosen,) = tfds.core.ReadInstruction.from_spec(split).to_absolute(of_split)
@@ -135,12 +137,10 @@ class IdxSource(Source):
             ) from None
         begin = chosen.from_ or 0
         end = len(labels) if chosen.to is None else chosen.to
-        edges = [
-            begin + (end - begin) * part // shard.count
-            for part in (shard.index, shard.index + 1)
-        ]
-        part = slice(*edges)
-        return pixels[part], labels[part], edges[0]
+        count = end - begin
+        first = begin + count * shard.index // shard.count
+        last = begin + count * (shard.index + 1) // shard.count
+        return pixels[first:last], labels[first:last], first
 
     def _read_split(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the pictures [n, h, w, 1] and labels [n] of all of a split, uint8."""
