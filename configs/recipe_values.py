@@ -85,6 +85,7 @@ SCHEDULES = {
 AUGMENTATIONS = {
     "affine": "lambdanet.training.data.augment:affine",
     "crop_flip": "lambdanet.training.data.augment:crop_flip",
+    "flip": "lambdanet.training.data.augment:flip",
     "none": "lambdanet.training.data.augment:central_view",
     "padded_crop_flip": "lambdanet.training.data.augment:padded_crop_flip",
 }

@@ -53,6 +53,14 @@ def crop_flip(
     return random_flip(_resize(window, size), derive_seed(seed, 1))
 
 
+def flip(
+    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
+) -> tf.Tensor:
+    """Returns the central square, flipped in half of the cases."""
+    del size
+    return random_flip(_to_uint8(square(image.pixels())), derive_seed(seed, 1))
+
+
 def padded_crop_flip(
     image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
 ) -> tf.Tensor:

@@ -93,6 +93,16 @@ def test_crop_flip_is_window_or_its_mirror_image():
     assert 10 <= sum(mirrored) <= 30  # of 40
 
 
+def test_flip_is_the_image_or_its_mirror_image():
+    image = noise(32, 32, 3)
+    square = lambda pixels: pixels / 255  # noqa: E731
+    shown = [augment.flip(Decoded(image), 32, square, seed) for seed in SEEDS]
+    mirrored = [np.array_equal(x, image[:, ::-1]) for x in shown]
+    same = [np.array_equal(x, image) for x in shown]
+    assert all(a != b for a, b in zip(mirrored, same, strict=True))
+    assert any(mirrored) and any(same)
+
+
 def test_padded_crop_is_image_shifted_over_black():
     image = noise(32, 32, 3) | 1  # no black pixels
     padded = np.pad(image, [(4, 4), (4, 4), (0, 0)])
@@ -168,7 +178,7 @@ def test_augmentations_have_size_and_depend_on_seed(fields, layers):
     )
     first, again, *others = (
         preprocess.for_training(image, recipe, tf.constant(seed, tf.int64)).numpy()
-        for seed in ([0, 1], [0, 1], [0, 2], [0, 3], [0, 4])
+        for seed in ([0, 1], [0, 1], *([0, number] for number in range(2, 10)))
     )
     channels = 3 if layers or "color_jitter" in fields else 1
     assert first.shape == (16, 16, channels) and first.dtype == np.uint8
