@@ -26,6 +26,7 @@ from lambdanet.models import (
     efficientnet,
     halonet,
     lambda_resnet,
+    micro,
     mobilenet_v2,
     names,
     resnet_50,
@@ -39,10 +40,13 @@ from lambdanet.models.output_stride import NATIVE, OUTPUT_STRIDES
 from lambdanet.models.weights import pretrained, weight_files
 
 EMBEDDING = "embedding"
+# Classes and channels without weights.
+DEFAULT_SIZES = (weight_files.IMAGENET_CLASSES, weight_files.RGB)
 MODELS: dict[str, Architecture] = {
     **resnet_50.MODELS,
     **resnet_rs.MODELS,
     **lambda_resnet.MODELS,
+    **micro.MODELS,
     **mobilenet_v2.MODELS,
     **halonet.MODELS,
     **timm_networks.MODELS,
@@ -86,9 +90,9 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
 
 def create_model(
     name: str,
-    num_classes: int = 1000,
+    num_classes: int | None = None,
     input_size: int | tuple[int, int] | None = None,
-    in_channels: int = 3,
+    in_channels: int | None = None,
     weights: str | Path | None = None,
     features_only: bool = False,
     dropout_rate: float = 0.0,
@@ -105,16 +109,19 @@ def create_model(
 
     Args:
       name: one of `list_models()`.
-      num_classes: the number of logits; 0 for the embedding that the classifier would read.
+      num_classes: the number of logits; 0 for the embedding that the classifier would read. None: that of the
+        weights; without weights, 1,000.
       input_size: the side of the images, or (height, width), in pixels; None leaves both open.
       in_channels: the number of channels of the images. Weights for RGB are adapted: the kernel of the first
-        convolution is summed over its channels for 1, else repeated and multiplied by 3 / in_channels.
+        convolution is summed over its channels for 1, else repeated and multiplied by 3 / in_channels. None:
+        that of the weights; without weights, 3.
       weights: "imagenet" or another published set of the model, or "hf:USER/REPO" ("hf:USER/REPO@COMMIT") for
         a repository on the Hugging Face hub, which are fetched and converted once; a `.safetensors` file of
         the same model; a folder that `lambdanet convert` wrote; or the name of a set in the folder
-        $LAMBDANET_HOME (default: ~/.cache/lambdanet). None: random weights; the model's `load_weights` reads
-        a `.weights.h5` file of the same architecture. With another number of classes than a published set,
-        the classifier is random.
+        $LAMBDANET_HOME (default: ~/.cache/lambdanet) or in this package: "digits" of `lambda_resnet_tiny` and
+        "fashion_mnist" of `lambda_resnet_micro`. None: random weights; the model's `load_weights` reads a
+        `.weights.h5` file of the same architecture. With another number of classes than a published set, the
+        classifier is random.
       features_only: return the endpoints {"2": ..., "5": ...} at strides 4, 8, 16 and 32 instead of logits;
         see `out_levels`.
       dropout_rate: the rate of dropout before the classifier, in [0, 1).
@@ -155,8 +162,18 @@ def create_model(
         **overrides,
     }.items():
         which_keras.check_keras_3(value, argument)
-    num_classes = check_natural("num_classes", num_classes)
-    in_channels = check_count("in_channels", in_channels)
+    path = (
+        None
+        if weights is None
+        else pretrained.locate(name, weights, functools.partial(create_model, name))
+    )
+    classes, channels = DEFAULT_SIZES if path is None else weight_files.read_sizes(path)
+    num_classes = check_natural(
+        "num_classes", classes if num_classes is None else num_classes
+    )
+    in_channels = check_count(
+        "in_channels", channels if in_channels is None else in_channels
+    )
     pooling = _checked_pooling(pooling, num_classes)
     if not isinstance(features_only, bool):
         raise invalid("features_only", "True or False", features_only)
@@ -166,11 +183,6 @@ def create_model(
     if not is_integer(output_stride) or output_stride not in OUTPUT_STRIDES:
         accepted = ", ".join(map(str, OUTPUT_STRIDES))
         raise invalid("output_stride", f"one of {accepted}", output_stride)
-    path = (
-        None
-        if weights is None
-        else pretrained.locate(name, weights, functools.partial(create_model, name))
-    )
     builder = LayerBuilder(
         _checked_regularizer(kernel_regularizer),
         _checked_batch_norm(batch_norm),

@@ -75,6 +75,18 @@ def metadata_of(path: str | Path) -> dict[str, str]:
         return file.metadata() or {}
 
 
+def shape_of(path: str | Path, name: str) -> list[int]:
+    """Returns the shape of an array of a safetensors file; empty where there is none of this name.
+
+    Raises:
+      InputError: the file is truncated or of another kind.
+    """
+    with _opened(path) as file:
+        if name not in file.keys():  # noqa: SIM118
+            return []
+        return [*file.get_slice(name).get_shape()]
+
+
 @contextlib.contextmanager
 def _opened(path: str | Path) -> Iterator[Any]:
     """Yields a safetensors file whose lengths and names have been checked."""

@@ -24,6 +24,8 @@ from lambdanet.ops import relative_positions
 FOLDER_FILE = "weights.safetensors"  # in a folder that `lambdanet convert` writes
 MAX_LISTED = 5  # names in an error
 RGB = 3  # channels of the images of published weights
+IMAGENET_CLASSES = 1000
+PACKAGED = Path(__file__).parent / "packaged"  # MODEL.NAME.safetensors
 # Sides of tables that can be interpolated: maps of up to 1024 positions.
 TABLE_SIDES = range(1, 2048, 2)
 
@@ -35,7 +37,8 @@ def find_file(
 
     Args:
       model_name: the name of the model.
-      weights: a file, a folder of `lambdanet convert`, or a NAME: MODEL.NAME.safetensors in `cache_dir()`.
+      weights: a file, a folder of `lambdanet convert`, or a NAME: MODEL.NAME.safetensors in `cache_dir()` or
+        in this package.
       argument: the name of the argument, for the error.
       others: what else it may be, for the error: "a model_dir, ".
 
@@ -47,13 +50,17 @@ def find_file(
         if not os.path.isfile(path):  # False also for impossible names
             raise invalid(argument, f"an existing {SAFETENSORS} file", str(weights))
         return path
-    weights_by_name = cache_dir() / f"{model_name}.{weights}{SAFETENSORS}"
-    if os.sep not in str(weights) and os.path.isfile(weights_by_name):
-        return weights_by_name
+    if os.sep not in str(weights):
+        for folder in (cache_dir(), PACKAGED):
+            weights_by_name = folder / f"{model_name}.{weights}{SAFETENSORS}"
+            if os.path.isfile(weights_by_name):
+                return weights_by_name
     if os.path.isfile(path / FOLDER_FILE):
         return path / FOLDER_FILE
     tags = [published.tag for published in pretrained_weights.weights_of(model_name)]
-    sets = "".join(f"{name}, " for name in (pretrained_weights.ALIAS, *tags) if tags)
+    names = [pretrained_weights.ALIAS, *tags] if tags else []
+    names += packaged_sets(model_name)
+    sets = "".join(f"{name}, " for name in names)
     accepted = (
         f"{others}an existing {SAFETENSORS} file, a folder of `lambdanet convert`, {sets}"
         f"hf:USER/REPO, or the name of a set in {str(cache_dir())!r}"
@@ -72,6 +79,24 @@ def find_file(
             "weight_files.save"
         )
     raise invalid(argument, accepted, str(weights), hint)
+
+
+def read_sizes(path: Path) -> tuple[int, int]:
+    """Returns the numbers of classes and of channels of the images that a file of weights is for.
+
+    The classes are those of its classifier, or ImageNet's; the channels are as many as the means in its
+    metadata, or three.
+    """
+    kernel = tensor_files.shape_of(path, f"{CLASSIFIER}/kernel")
+    means = tensor_files.metadata_of(path).get("mean", "")
+    channels = len(means.split(",")) if means else RGB
+    return (kernel[-1] if kernel else IMAGENET_CLASSES), channels
+
+
+def packaged_sets(model_name: str) -> list[str]:
+    """Returns the names of the sets of weights of a model in this package."""
+    files = sorted(PACKAGED.glob(f"{model_name}.*{SAFETENSORS}"))
+    return [file.name.split(".")[1] for file in files]
 
 
 def save(

@@ -19,7 +19,7 @@ from lambdanet.training.data import class_names as classes
 class TrainedModel(NamedTuple):
     """A classifier with its preprocessing."""
 
-    # Normalized float32 images [b, h, w, 3] -> logits [b, num_classes].
+    # Normalized float32 images [b, h, w, c] -> logits [b, num_classes].
     model: keras.Model
     preprocessing: Preprocessing
     class_names: list[str]  # in the order of the logits
@@ -71,7 +71,12 @@ def build_classifier(
             "class_names", "a file with the class names, one per line", class_names
         )
     classes.check_names(names, "the model")
-    model = zoo.create_model(model_name, num_classes=len(names), weights=path)
+    model = zoo.create_model(
+        model_name,
+        num_classes=len(names),
+        in_channels=len(preprocessing.mean),
+        weights=path,
+    )
     if known and class_names is not None:
         _match(model, names, known, str(class_names))
     return TrainedModel(model, preprocessing, names)
