@@ -2,6 +2,7 @@
 """Helpers shared by tests: random arrays, and programs run in subprocesses."""
 
 import os
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -102,3 +103,9 @@ def program(name: str, *arguments: object) -> dict[str, Any]:
         *map(str, arguments),
     ]
     return {"args": command, "text": True, "env": dict(os.environ)}
+
+
+def idx(array: np.ndarray) -> bytes:
+    """Returns the bytes of a file of an array, as the format is described on MNIST's page."""
+    head = struct.pack(">HBB", 0, 8, array.ndim)
+    return head + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()

@@ -8,6 +8,7 @@ from benchmarks import program
 from benchmarks.turns import results
 from experiments.arena import plan, training
 from experiments.arena.tasks import TASKS
+from experiments.rows import append_row
 from lambdanet import command_line, text_table
 from lambdanet.errors import check_counts, check_known
 
@@ -45,7 +46,7 @@ def run_arena(
     machine = "{cpu}, {backend}".format_map(results.announce("float32"))
     for number, cell in enumerate(plan.remaining_cells(rows, tasks or ()), start=1):
         row = training.train(cell, machine)
-        training.append_row(path, row)
+        append_row(path, row)
         rows[cell] = {name: str(value) for name, value in row.items()}
         shown = (
             "{task} {operator} {settings} seed {seed} rate {learning_rate}: "

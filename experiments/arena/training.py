@@ -3,10 +3,8 @@
 
 import functools
 import math
-import os
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from experiments.arena.constructions import Examples, count_right
 from experiments.arena.network import build_network
 from experiments.arena.plan import Cell
 from experiments.arena.settings import Setup
-from lambdanet import text_table
 from lambdanet.backend import keras
 from lambdanet.models import complexity
 
@@ -81,19 +78,6 @@ def train(cell: Cell, machine: str = "", epochs: int | None = None) -> dict[str,
         "version": lambdanet.__version__,
         "machine": machine,
     }
-
-
-def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Appends a row by one write, after removing a line that a killed process cut off."""
-    header, line = text_table.to_csv([row]).splitlines(keepends=True)
-    text = path.read_bytes() if path.exists() else b""
-    whole = text[: text.rfind(b"\n") + 1]
-    if whole != text:
-        os.truncate(path, len(whole))
-    with path.open("ab") as file:
-        file.write((line if whole else header + line).encode())
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _schedule(progress: float) -> float:

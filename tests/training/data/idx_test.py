@@ -3,8 +3,8 @@
 
 import dataclasses
 import gzip
-import struct
 
+import helpers
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
@@ -28,12 +28,6 @@ RECIPE = dataclasses.replace(
 )
 
 
-def idx(array: np.ndarray) -> bytes:
-    """The bytes of a file, as the format is described on MNIST's page."""
-    head = struct.pack(">HBB", 0, 8, array.ndim)
-    return head + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-
-
 def write(folder, prefix="", count=COUNT, first_label=0, test="t10k"):
     """Writes pictures, each of a different level, the one split compressed and the other not."""
     levels = np.arange(count, dtype=np.uint8)
@@ -41,7 +35,7 @@ def write(folder, prefix="", count=COUNT, first_label=0, test="t10k"):
     labels = (levels % 10 + first_label).astype(np.uint8)
     for split in ("train", test):
         for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-            contents = idx(np.ascontiguousarray(array))
+            contents = helpers.idx(np.ascontiguousarray(array))
             path = folder / f"{prefix}{split}-{kind}-ubyte"
             if split == "train":
                 path = path.with_name(path.name + ".gz")
@@ -135,11 +129,27 @@ LABELS = "train-labels-idx1-ubyte.gz"
         (IMAGES, gzip.compress(b"\0\0\x0d\3" + b"\0" * 12), "00000803"),
         (IMAGES, gzip.compress(b""), "00000803"),
         (IMAGES, gzip.compress(b"\0\0\x08\3\0"), "bytes in"),
-        (IMAGES, gzip.compress(idx(np.zeros([60, 8, 8], np.uint8))[:-1]), "3856"),
-        (IMAGES, gzip.compress(idx(np.zeros([60, 8, 8], np.uint8)) + b"0"), "3856"),
-        (LABELS, gzip.compress(idx(np.zeros([59], np.uint8))), "60, as in train"),
-        (LABELS, gzip.compress(idx(np.full([60], 10, np.uint8))), "below 10"),
-        (LABELS, gzip.compress(idx(np.zeros([60, 8, 8], np.uint8))), "00000801"),
+        (
+            IMAGES,
+            gzip.compress(helpers.idx(np.zeros([60, 8, 8], np.uint8))[:-1]),
+            "3856",
+        ),
+        (
+            IMAGES,
+            gzip.compress(helpers.idx(np.zeros([60, 8, 8], np.uint8)) + b"0"),
+            "3856",
+        ),
+        (
+            LABELS,
+            gzip.compress(helpers.idx(np.zeros([59], np.uint8))),
+            "60, as in train",
+        ),
+        (LABELS, gzip.compress(helpers.idx(np.full([60], 10, np.uint8))), "below 10"),
+        (
+            LABELS,
+            gzip.compress(helpers.idx(np.zeros([60, 8, 8], np.uint8))),
+            "00000801",
+        ),
         (LABELS, None, "labels of"),
     ],
     # Not the bytes, which have the time.
