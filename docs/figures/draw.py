@@ -16,6 +16,7 @@ sys.path[:0] = [str(FOLDER.parent), str(FOLDER.parents[1])]
 import abilities  # noqa: E402
 import arena  # noqa: E402
 import button  # noqa: E402
+import fashion  # noqa: E402
 import layer  # noqa: E402
 import plots  # noqa: E402
 import speed  # noqa: E402
@@ -32,7 +33,8 @@ FIGURES = {
 
 def main(folder: Path) -> None:
     texts = {name: draw().render() for name, draw in FIGURES.items()}
-    texts |= {plot.__name__: plots.draw(plot) for plot in (*plots.PLOTS, *arena.PLOTS)}
+    drawn = (*plots.PLOTS, *arena.PLOTS, *fashion.PLOTS)
+    texts |= {plot.__name__: plots.draw(plot) for plot in drawn}
     for name, text in texts.items():
         (folder / f"{name}.svg").write_text(text, encoding="utf-8")
 

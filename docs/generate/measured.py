@@ -51,6 +51,7 @@ PAGES = {
         "explanations.txt": (*MODELS, "lambdanet/explain", "experiments/explanations"),
         "scenes.txt": (*MODELS, "lambdanet/explain", "experiments/explanations"),
     },
+    "fashion": {"fashion.csv": (*TRAINING, "experiments/fashion")},
     "arena": {
         "arena.csv": (*LAYERS, "experiments/arena"),
         "arena_memory.csv": (*LAYERS, "experiments/arena"),
@@ -177,6 +178,11 @@ def accuracy() -> str:
 def explanations() -> str:
     """Returns the sentence of the page on explanations."""
     return _page("explanations")
+
+
+def fashion() -> str:
+    """Returns the sentence of the page on Fashion-MNIST."""
+    return _page("fashion")
 
 
 def arena() -> str:
