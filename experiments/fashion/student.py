@@ -43,7 +43,8 @@ class StudentLambdaLayer(LambdaLayer):
     def build(self, input_shape: K.Shape) -> None:
         super().build(input_shape)
         if self.normalized_positions:
-            self._values_norm.trainable = False  # is without use
+            unused: Any = self._values_norm
+            unused.trainable = False
             norm = keras.layers.BatchNormalization(axis=1, **self.batch_norm)
             norm.build([None, product(input_shape[1:-1]), 1, self._value_dim])
             self._values_norm = norm

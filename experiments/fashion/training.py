@@ -61,7 +61,8 @@ def run(
 
     Args:
       key: the study, the contender and the seed.
-      data_dir, dataset: as for `read_pictures`.
+      data_dir: the folder of files of MNIST's format, or of TFDS.
+      dataset: a name in `contenders.DATASETS`.
       machine: its name for the row.
       weights: a folder for the trained weights; None: they are not kept.
       **fields: fields of the recipe that differ, such as a smaller number of epochs.
@@ -73,7 +74,7 @@ def run(
     begin = time.perf_counter()
     network.train(key.seed)
     seconds = time.perf_counter() - begin
-    found = accuracies(network, read_pictures(dataset, data_dir, "test"))
+    found = accuracies(network, _pictures_of(dataset, data_dir, "test"))
     if weights is not None:
         weights.mkdir(parents=True, exist_ok=True)
         name = f"{key.study}_{key.contender}_{key.seed}.safetensors".replace(" ", "_")
@@ -95,25 +96,24 @@ def run(
     }
 
 
-@functools.cache
-def read_pictures(dataset: str, data_dir: str | None, split: str) -> Pictures:
-    """Returns all pictures of a split.
-
-    Args:
-      dataset: a name in `DATASETS`.
-      data_dir: the folder of files of MNIST's format, or of TFDS.
-      split: "train" or "test".
+def read_pictures(recipe: Recipe, data_dir: str | None, split: str) -> Pictures:
+    """Returns all pictures of a split of a recipe's dataset, which have one size.
 
     Raises:
       InputError: there are no such data, or they are damaged.
     """
-    recipe = recipe_of("networks", "resnet_micro", dataset)
     source = Dataset.open(recipe, data_dir).source
     examples = source.examples(split, None)
     pairs = examples.map(lambda each: (source.image(each).pixels(), source.label(each)))
     parts = [*pairs.batch(READ_BATCH).as_numpy_iterator()]
     pixels, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
     return Pictures(pixels, labels)
+
+
+@functools.cache
+def _pictures_of(dataset: str, data_dir: str | None, split: str) -> Pictures:
+    recipe = recipe_of("networks", "resnet_micro", dataset)
+    return read_pictures(recipe, data_dir, split)
 
 
 @functools.lru_cache(maxsize=32)
@@ -127,7 +127,7 @@ def compiled_network(
     """Returns the network of a contender with its pictures, which all of its seeds share."""
     recipe = recipe_of(study, contender, dataset)
     recipe = dataclasses.replace(recipe, **dict(fields))
-    pictures = read_pictures(dataset, data_dir, "train")
+    pictures = _pictures_of(dataset, data_dir, "train")
     count = int(FRACTIONS[study] * len(pictures.labels))
     build = STUDIES[study][contender].build
     return Network(recipe, build, Pictures(*(x[:count] for x in pictures)))

@@ -70,7 +70,7 @@ def explain(
       saved_model: folder that `lambdanet export` wrote.
       model_dir: folder of a run of `lambdanet train`, instead of --saved_model.
       model: a model of the zoo, instead of --saved_model.
-      weights: for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a
+      weights: for --model: imagenet, a set of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a
         folder of `lambdanet convert`.
       layers: names of lambda and attention layers to show (default: the last four).
       top: number of classes to show.

@@ -65,8 +65,11 @@ def print_info(
     check_model(model)
 
     from lambdanet.models import zoo
+    from lambdanet.models.weights import weight_files
 
     info = zoo.model_info(model)
+    sets = [published.tag for published in info.weights]
+    sets += [f"{name}, in the package" for name in weight_files.packaged_sets(model)]
     rows = {
         "parameters": f"{info.params:,}",
         "FLOPs": f"{info.flops:,} for an image of {info.input_size}x{info.input_size} pixels",
@@ -78,7 +81,7 @@ def print_info(
         "source": info.source,
         "options": ", ".join(sorted(zoo.MODELS[info.name].option_names())) or "none",
         "recipes": ", ".join(info.recipes) or "none",
-        "weights": ", ".join(published.tag for published in info.weights) or "none",
+        "weights": "; ".join(sets) or "none",
     }
     print(f"{info.name}\n{align_columns(list(rows.items()))}")
     for published in info.weights:

@@ -220,7 +220,7 @@ def export(
       format: saved_model (the default), litert, litert_int8 (a quarter of the size), litert_int8_full (with
         8-bit activations too, calibrated on pictures of training) or onnx.
       model: a model of the zoo, instead of --model_dir.
-      weights: for --model: imagenet, a tag of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a
+      weights: for --model: imagenet, a set of `lambdanet info`, hf:USER/REPO, a .safetensors file, or a
         folder of `lambdanet convert`.
       class_names: for --model: the class names, one per line (default: ImageNet's).
       opset: for --format=onnx: the version of its operators, from 14 to 18 (default: 17).

@@ -38,6 +38,8 @@ DATA = {  # besides modules
     "lambdanet/explain/page.html",
     "lambdanet/models/sizes.csv",
     "lambdanet/models/lambda_resnet18_1d_causal_mnist1d.safetensors",
+    "lambdanet/models/weights/packaged/lambda_resnet_micro.fashion_mnist.safetensors",
+    "lambdanet/models/weights/packaged/lambda_resnet_tiny.digits.safetensors",
 }
 
 
