@@ -15,8 +15,10 @@ from small_models import few_blocks, output_types, small_model
 
 import lambdanet
 from lambdanet.backend import compat
-from lambdanet.models import complexity, names, timm_networks, zoo
+from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
+from lambdanet.models import complexity, micro, names, timm_networks, zoo
 from lambdanet.models.resnet import rs_stem
+from lambdanet.models.spatial_ops import Convolution
 
 OTHER_LIBRARY = "efficientnet"
 
@@ -32,29 +34,38 @@ def parameters_by_hand(row, num_classes=1000):
         total = sum(conv_norm(3, *width) for width in widths)
     else:
         total = conv_norm(7, 3, channels)
-    for letters, d, se_ratio in zip(
-        row.stages, row.filters, row.se_ratios, strict=True
+    outputs = [4 * d for d in row.filters]
+    if row in micro.MODELS.values():
+        outputs = row.output_filters
+    for letters, d, e, se_ratio in zip(
+        row.stages, row.filters, outputs, row.se_ratios, strict=True
     ):
         for index, letter in enumerate(letters):
-            total += conv_norm(1, channels, d) + conv_norm(1, d, 4 * d) + 2 * d
-            if letter == "C":
-                total += 9 * d * d
-            else:  # W_q, W_k, W_v, BN of queries and values, the table
-                h, k, v, r = (
-                    4,
-                    16,
-                    d // 4,
-                    row.blocks["L"].operation.options.get("scope", 23),
-                )
-                total += d * (h * k + k + v) + 2 * (h * k + v) + r * r * k
+            total += conv_norm(1, channels, d) + conv_norm(1, d, e) + 2 * d
+            total += operation_by_hand(row.blocks[letter].operation, d)
             if index == 0:
-                total += conv_norm(1, channels, 4 * d)
-            hidden = int(4 * d * se_ratio)
-            total += (
-                (4 * d * hidden + hidden + hidden * 4 * d + 4 * d) if se_ratio else 0
-            )
-            channels = 4 * d
+                total += conv_norm(1, channels, e)
+            hidden = int(e * se_ratio)
+            total += (e * hidden + hidden + hidden * e + e) if se_ratio else 0
+            channels = e
     return total + channels * num_classes + num_classes
+
+
+def operation_by_hand(operation, d):
+    if isinstance(operation, Convolution):
+        return 9 * d * d
+    if operation.layer in (LocalAttention, HaloAttention):
+        # W_q, W_k, W_v, and a table for each axis
+        offsets = 7 if operation.layer is LocalAttention else 2 * (4 + 3) - 1
+        return 3 * d * d + 2 * offsets * (d // 4 // 2)
+    h, k, v = 4, 16, d // 4
+    r = operation.options.get("scope", 23)
+    total = d * (h * k + v) + 2 * (h * k + v)  # W_q, W_v, BN of both
+    if operation.options.get("content", True):
+        total += d * k
+    if operation.options.get("position", "relative") is not None:
+        total += r * r * k
+    return total
 
 
 def attention_by_hand(name):
@@ -98,10 +109,11 @@ def test_sizes_of_a_model(name):
     )
     assert row == model_sizes.row(name), "python tests/model_sizes.py writes the table"
     params = lambdanet.model_info(name).params
-    if name.endswith(("attention", "augmented")):
+    if name.endswith(("attention", "augmented")) and name not in micro.MODELS:
         assert attention_by_hand(name) == params
-    elif name not in timm_networks.MODELS and not name.startswith(
-        ("halo", "mobilenet", OTHER_LIBRARY)
+    elif name in micro.MODELS or not (
+        name in timm_networks.MODELS
+        or name.startswith(("halo", "mobilenet", OTHER_LIBRARY))
     ):
         # Those others have tests of their own.
         assert parameters_by_hand(zoo.MODELS[name]) == params

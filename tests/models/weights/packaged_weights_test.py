@@ -53,7 +53,9 @@ def test_unknown_sets_name_those_in_the_package():
 
 
 def test_numbers_that_are_given_win():
-    model = lambdanet.create_model("lambda_resnet_tiny", num_classes=0, weights="digits")
+    model = lambdanet.create_model(
+        "lambda_resnet_tiny", num_classes=0, weights="digits"
+    )
     assert len(model.output_shape) == 2
     with pytest.raises(InputError, match="logits"):
         lambdanet.create_model("lambda_resnet_tiny", num_classes=7, weights="digits")
