@@ -7,7 +7,7 @@ from unittest import mock
 
 from lambdanet import backend
 from lambdanet.backend import keras
-from lambdanet.models import zoo
+from lambdanet.models import micro, zoo
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
 from lambdanet.models.output_stride import NATIVE
 from lambdanet.models.resnet import ResNet
@@ -52,7 +52,8 @@ def small_model(
             "stages": (*("".join(dict.fromkeys(letters)) for letters in stages), last),
             **fields,
         }
-        if name != "haloregnetz_b":  # whose groups need its width
+        # The groups of the one need its width, and the others are small.
+        if name != "haloregnetz_b" and name not in micro.MODELS:
             # Its smallest share of channels is an eighth.
             part = 2 if name == "resnet_50_augmented" else 4
             for field in ("filters", "output_filters"):

@@ -56,7 +56,7 @@ def operation_by_hand(operation, d):
         return 9 * d * d
     if operation.layer in (LocalAttention, HaloAttention):
         # W_q, W_k, W_v, and a table for each axis
-        offsets = 7 if operation.layer is LocalAttention else 2 * (4 + 3) - 1
+        offsets = 7 if operation.layer is LocalAttention else 2 * (4 + 2 * 3) - 1
         return 3 * d * d + 2 * offsets * (d // 4 // 2)
     h, k, v = 4, 16, d // 4
     r = operation.options.get("scope", 23)
