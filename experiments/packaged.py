@@ -47,6 +47,7 @@ def package(words: list[str], data_dir: str | None = None) -> None:
         **metadata,
         "model": MODELS[name],
         "dataset": name,
+        "in_channels": str(len(recipe.mean)),
         "license": "Apache-2.0",
         **trained_classes.as_metadata(dataset.class_names),
     }

@@ -63,27 +63,24 @@ def _embedding(model: keras.Model) -> tuple[Any, Any]:
 
 
 def class_names(model: str, weights: str = pretrained_weights.ALIAS) -> list[str]:
-    """Returns the names of the classes of trained weights, in the order of the logits.
+    """Returns the names of the classes of published or packaged weights, in the order of the logits.
 
     Args:
       model: a name of `list_models()`.
-      weights: a set of published weights, or as for `create_model` a file, a folder or a set in the package.
+      weights: the name of a set of its weights.
 
     Raises:
-      InputError: the model has no such weights, or they have no names.
+      InputError: the model has no published weights, or none of this name.
 
     Example:
       >>> class_names("lambda_resnet50ts")[207]
       'golden retriever'
     """
-    if weights == pretrained_weights.ALIAS or pretrained_weights.find(model, weights):
-        pretrained_weights.get(model, weights)  # all are for the classes of ImageNet-1k
-        return pretrained_weights.imagenet_class_names()
-    file = weight_files.find_file(model, weights)
-    names = trained_classes.names_of(tensor_files.metadata_of(file))
-    if not names:
-        raise invalid("weights", "a file whose metadata has classes", weights)
-    return names
+    if weights in weight_files.packaged_sets(model):
+        file = weight_files.find_file(model, weights)
+        return trained_classes.names_of(tensor_files.metadata_of(file))
+    pretrained_weights.get(model, weights)  # all are for the classes of ImageNet-1k
+    return pretrained_weights.imagenet_class_names()
 
 
 def decode_predictions(

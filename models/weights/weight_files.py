@@ -84,12 +84,11 @@ def find_file(
 def read_sizes(path: Path) -> tuple[int, int]:
     """Returns the numbers of classes and of channels of the images that a file of weights is for.
 
-    The classes are those of its classifier, or ImageNet's; the channels are as many as the means in its
-    metadata, or three.
+    The classes are those of its classifier, or ImageNet's; the channels are "in_channels" of its metadata, or
+    three.
     """
     kernel = tensor_files.shape_of(path, f"{CLASSIFIER}/kernel")
-    means = tensor_files.metadata_of(path).get("mean", "")
-    channels = len(means.split(",")) if means else RGB
+    channels = int(tensor_files.metadata_of(path).get("in_channels", RGB))
     return (kernel[-1] if kernel else IMAGENET_CLASSES), channels
 
 
@@ -109,7 +108,7 @@ def save(
       path: the path of the file, which ends in ".safetensors".
       metadata: texts about them, of which `preprocess_for` reads input_size, mean, std, crop_fraction and
         interpolation, as in the file `metadata.json` of `lambdanet convert`, and `lambdanet export` the names
-        in classes, a list in JSON; others are kept.
+        in classes, a list in JSON, and `create_model` the number in_channels; others are kept.
 
     Raises:
       InputError: the path has another ending, or a layer has LoRA or is quantized, which cannot be loaded.

@@ -71,12 +71,7 @@ def build_classifier(
             "class_names", "a file with the class names, one per line", class_names
         )
     classes.check_names(names, "the model")
-    model = zoo.create_model(
-        model_name,
-        num_classes=len(names),
-        in_channels=len(preprocessing.mean),
-        weights=path,
-    )
+    model = zoo.create_model(model_name, num_classes=len(names), weights=path)
     if known and class_names is not None:
         _match(model, names, known, str(class_names))
     return TrainedModel(model, preprocessing, names)
