@@ -114,7 +114,7 @@ class Recipe:
         "bilinear"
     )
     augmentation: Annotated[
-        str, v.AUGMENTATIONS, "crop and flips of training images"
+        str, v.AUGMENTATIONS, "crop and flips in training"
     ] = "none"
     repeated_augmentation: Annotated[
         int, v.COUNT, "copies of an image, each augmented differently"
