@@ -113,9 +113,7 @@ class Recipe:
     interpolation: Annotated[str, v.INTERPOLATIONS, "interpolation at evaluation"] = (
         "bilinear"
     )
-    augmentation: Annotated[
-        str, v.AUGMENTATIONS, "crop and flips in training"
-    ] = "none"
+    augmentation: Annotated[str, v.AUGMENTATIONS, "crop and flips in training"] = "none"
     repeated_augmentation: Annotated[
         int, v.COUNT, "copies of an image, each augmented differently"
     ] = 1
