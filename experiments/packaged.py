@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-import lambdanet
 from benchmarks import program
 from experiments.fashion.training import read_pictures
 from lambdanet import command_line, configs
 from lambdanet.errors import check_known, invalid
+from lambdanet.models import zoo
+from lambdanet.models.preprocessing import preprocess_for
 from lambdanet.models.weights import tensor_files, trained_classes, weight_files
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.serving import trained_weights
@@ -56,8 +57,8 @@ def package(words: list[str], data_dir: str | None = None) -> None:
     pictures = read_pictures(recipe, data_dir, recipe.eval_split)
     for kind in (arrays, halves):
         tensor_files.write_safetensors(path, kind, metadata)
-        model = lambdanet.create_model(MODELS[name], weights=name)
-        prepared = lambdanet.preprocess_for(MODELS[name], name)(pictures.pixels)
+        model = zoo.create_model(MODELS[name], weights=name)
+        prepared = preprocess_for(MODELS[name], name)(pictures.pixels)
         logits = model.predict(np.asarray(prepared), batch_size=500, verbose=0)
         share = np.mean(logits.argmax(-1) == pictures.labels)
         size = path.stat().st_size
