@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts trained weights into the package, as float16: `python -m experiments.packaged`.
 
-lambdanet train --recipe=digits --model_dir=runs/digits
-python -m experiments.packaged digits runs/digits
-python -m experiments.fashion --contenders=lambda_resnet_micro --weights=runs/weights
-python -m experiments.packaged fashion_mnist runs/weights/networks_lambda_resnet_micro_0.safetensors
+    lambdanet train --recipe=digits --model_dir=runs/digits
+    python -m experiments.packaged digits runs/digits
+    python -m experiments.fashion --contenders=lambda_resnet_micro --weights=runs/weights
+    python -m experiments.packaged fashion_mnist runs/weights/networks_lambda_resnet_micro_0.safetensors
+
+These commands made what it has.
 """
 
 import sys
@@ -14,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import program
-from experiments.fashion.training import read_pictures
+from experiments.fashion.training import picture_metadata, read_pictures
 from lambdanet import command_line, configs
 from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
@@ -71,13 +73,8 @@ def _trained(source: str) -> tuple[Mapping[str, np.ndarray], dict[str, str]]:
         return tensor_files.read_safetensors(source)
     trained = trained_weights.load_run(source)
     weights = weight_files.weights_by_name(trained.model)
-    prepare = trained.preprocessing
-    metadata = {
-        "input_size": str(prepare.input_size),
-        "mean": ", ".join(map(str, prepare.mean)),
-        "std": ", ".join(map(str, prepare.std)),
-    }
-    return {name: variable.numpy() for name, variable in weights.items()}, metadata
+    arrays = {name: variable.numpy() for name, variable in weights.items()}
+    return arrays, picture_metadata(trained.preprocessing)
 
 
 COMMAND = program("experiments.packaged", package, positional="words")

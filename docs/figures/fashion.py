@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plots of the study on Fashion-MNIST, of docs/results/fashion.csv."""
 
-import csv
-
 from matplotlib.axes import Axes
-from plots import RESULTS, name_rows, new_figure, render
+from plots import name_rows, new_figure, read, render
 from svg import LIGHT
 
 from experiments.fashion import summary
@@ -16,15 +14,7 @@ TITLES = {
 }
 
 
-def _rows() -> summary.Rows:
-    path = RESULTS / "fashion.csv"
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-ROWS = _rows()
+ROWS = read("fashion.csv")
 
 
 def fashion_results() -> str:
@@ -57,14 +47,11 @@ def _draw(axes: Axes, number: int, study: str, contender: str) -> None:
             linewidth=7,
             zorder=1,
         )
-    found = summary.mean(ROWS, study, contender)
-    if study == "mistakes":
-        reference = summary.REFERENCES[study]
-        found = summary.difference(ROWS, study, contender, reference)
+    found = summary.measured(ROWS, study, contender)
     if found is not None:
         mean, half = found
         color = LIGHT["blue" if "lambda" in contender else "faint"]
         axes.errorbar(mean, number, xerr=half, fmt="o", color=color, markersize=5)
 
 
-PLOTS = [fashion_results] if ROWS else []
+PLOTS = [fashion_results]

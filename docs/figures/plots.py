@@ -95,7 +95,8 @@ def render(figure: Figure, title: str) -> str:
     return re.sub(r"(<svg[^>]*>)", lambda found: f"{found[1]}\n {style}", body, count=1)
 
 
-def _read(name: str) -> list[dict[str, str]]:
+def read(name: str) -> list[dict[str, str]]:
+    """Returns the rows of a file in docs/results."""
     with (RESULTS / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -129,7 +130,7 @@ def name_rows(axes: Axes, labels: Iterable[str]) -> None:
 def position_lambdas() -> str:
     """Plots the time and memory of the forms of position lambdas on five maps."""
     rows = [
-        row for row in _read("layers.csv") if row["contender"].startswith("position/")
+        row for row in read("layers.csv") if row["contender"].startswith("position/")
     ]
     figure, panels = new_figure(10, 7, 2, 2)
     passes = {"forward": "forward", "both": "forward and backward"}
@@ -174,7 +175,7 @@ def position_lambdas() -> str:
 
 def model_speed() -> str:
     """Plots the images per second of models on a CPU."""
-    rows = sorted(_read("models.csv"), key=lambda row: -float(row["images_per_second"]))
+    rows = sorted(read("models.csv"), key=lambda row: -float(row["images_per_second"]))
     figure, (axes,) = new_figure(8, 5.6)
     for number, row in enumerate(rows):
         speed = float(row["images_per_second"])
@@ -210,7 +211,7 @@ def _color_legend(axes: Axes) -> None:
 
 def tpu_speed() -> str:
     """Plots the images per second of training on a core, as the TPU compiler estimates them."""
-    rows = _read("tpu.csv")
+    rows = read("tpu.csv")
     figure, (axes,) = new_figure(8, 4.2)
     for chip, color in {"v3": "faint", "v5e": "blue", "v6e": "orange"}.items():
         speeds = {
@@ -254,7 +255,7 @@ def printed_sizes() -> str:
     """Plots how far the parameters of the models are from those that the papers print."""
     rows = [
         row
-        for row in _read("tables.csv")
+        for row in read("tables.csv")
         if "-" not in (row["parameters (M), paper"], row["parameters (M), ours"])
     ]
     figure, (axes,) = new_figure(8, 4)
@@ -306,7 +307,7 @@ def _verdict(row: dict[str, str]) -> str:
 def table_8() -> str:
     """Plots the parameters of the rows of Table 8, the longest of the papers' tables."""
     # Without the baseline.
-    rows = [row for row in _read("tables.csv") if row["table"] == "8"][1:]
+    rows = [row for row in read("tables.csv") if row["table"] == "8"][1:]
     figure, (axes,) = new_figure(8, 4.2)
     printed = [float(row["parameters (M), paper"]) for row in rows]
     ours = [float(row["parameters (M), ours"]) for row in rows]
@@ -358,7 +359,7 @@ def _sizes(models: Iterable[str]) -> tuple[list[float], list[float]]:
 def accuracy() -> str:
     """Plots the published accuracies against the measured speed of inference."""
     speeds = {
-        row["model"]: float(row["images_per_second"]) for row in _read("models.csv")
+        row["model"]: float(row["images_per_second"]) for row in read("models.csv")
     }
     figure, (axes,) = new_figure(8, 4.2)
     for name in names.list_models(pretrained=True):

@@ -47,13 +47,6 @@ def mistakes() -> str:
     return _study("mistakes", ["lambda", "convolution"])
 
 
-def readme() -> str:
-    """Returns the accuracies of the networks in one row."""
-    found = {name: summary.mean(ROWS, "networks", name) for name in STUDIES["networks"]}
-    header = [f"`{name.removeprefix('narrow ')}`" for name in found]
-    return table(header, [[_interval(each) for each in found.values()]])
-
-
 def robustness() -> str:
     """Returns the accuracies on changed pictures."""
     cells = []

@@ -2,6 +2,7 @@
 """Means, paired differences and comparisons with the predictions, of the rows of the study."""
 
 import csv
+import functools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ class Prediction(NamedTuple):
     why: str
 
 
+@functools.cache
 def predictions(study: str) -> dict[str, Prediction]:
     """Returns the predictions for the contenders of a study, which were committed before the first run."""
     with PREDICTIONS.open(encoding="utf-8", newline="") as file:
@@ -68,12 +70,19 @@ def difference(
     return interval(pairs) if pairs else None
 
 
+def measured(
+    rows: Rows, study: str, contender: str
+) -> tuple[float, float | None] | None:
+    """Returns what a `Prediction` is about, as `mean`."""
+    if study == "mistakes":
+        return difference(rows, study, contender, REFERENCES[study])
+    return mean(rows, study, contender)
+
+
 def outcome(rows: Rows, study: str, contender: str) -> str:
     """Returns whether the prediction was "right" or "wrong"; "-" without one, or before the first run."""
     expected = predictions(study).get(contender)
-    found = mean(rows, study, contender)
-    if study == "mistakes":
-        found = difference(rows, study, contender, REFERENCES[study])
+    found = measured(rows, study, contender)
     if expected is None or found is None:
         return "-"
     return "right" if expected.lowest <= found[0] <= expected.highest else "wrong"

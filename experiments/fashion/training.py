@@ -55,7 +55,6 @@ def run(
     dataset: str = FASHION,
     machine: str = "",
     weights: Path | None = None,
-    **fields: Any,
 ) -> dict[str, Any]:
     """Trains a contender, and returns its row.
 
@@ -65,11 +64,8 @@ def run(
       dataset: a name in `contenders.DATASETS`.
       machine: its name for the row.
       weights: a folder for the trained weights; None: they are not kept.
-      **fields: fields of the recipe that differ, such as a smaller number of epochs.
     """
-    network = compiled_network(
-        key.study, key.contender, data_dir, dataset, tuple(fields.items())
-    )
+    network = compiled_network(key.study, key.contender, data_dir, dataset)
     recipe = network.recipe
     begin = time.perf_counter()
     network.train(key.seed)
@@ -80,9 +76,7 @@ def run(
         name = f"{key.study}_{key.contender}_{key.seed}.safetensors".replace(" ", "_")
         metadata = {
             "test_accuracy": f"{found['accuracy']:.4f}",
-            "input_size": str(recipe.input_size),
-            "mean": ", ".join(map(str, recipe.mean)),
-            "std": ", ".join(map(str, recipe.std)),
+            **picture_metadata(recipe),
         }
         weight_files.save(network.model, weights / name, metadata)
     return {
@@ -93,6 +87,15 @@ def run(
         "seconds": f"{seconds:.0f}",
         "version": lambdanet.__version__,
         "machine": machine,
+    }
+
+
+def picture_metadata(described: Recipe | Preprocessing) -> dict[str, str]:
+    """Returns the metadata of weights from which `preprocess_for` prepares pictures."""
+    return {
+        "input_size": str(described.input_size),
+        "mean": ", ".join(map(str, described.mean)),
+        "std": ", ".join(map(str, described.std)),
     }
 
 
@@ -122,11 +125,9 @@ def compiled_network(
     contender: str,
     data_dir: str | None,
     dataset: str = FASHION,
-    fields: tuple[tuple[str, Any], ...] = (),
 ) -> "Network":
     """Returns the network of a contender with its pictures, which all of its seeds share."""
     recipe = recipe_of(study, contender, dataset)
-    recipe = dataclasses.replace(recipe, **dict(fields))
     pictures = _pictures_of(dataset, data_dir, "train")
     count = int(FRACTIONS[study] * len(pictures.labels))
     build = STUDIES[study][contender].build
