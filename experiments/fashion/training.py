@@ -48,6 +48,11 @@ class Pictures(NamedTuple):
     pixels: np.ndarray
     labels: np.ndarray
 
+    def first(self, fraction: float) -> "Pictures":
+        """Returns the first pictures, with their labels."""
+        count = int(fraction * len(self.labels))
+        return Pictures(self.pixels[:count], self.labels[:count])
+
 
 def run(
     key: Run,
@@ -70,7 +75,8 @@ def run(
     begin = time.perf_counter()
     network.train(key.seed)
     seconds = time.perf_counter() - begin
-    found = accuracies(network, _pictures_of(dataset, data_dir, "test"))
+    test = _pictures_of(dataset, data_dir, "test")
+    found = accuracies(network, test, FRACTIONS[key.study])
     if weights is not None:
         weights.mkdir(parents=True, exist_ok=True)
         name = f"{key.study}_{key.contender}_{key.seed}.safetensors".replace(" ", "_")
@@ -128,10 +134,8 @@ def compiled_network(
 ) -> "Network":
     """Returns the network of a contender with its pictures, which all of its seeds share."""
     recipe = recipe_of(study, contender, dataset)
-    pictures = _pictures_of(dataset, data_dir, "train")
-    count = int(FRACTIONS[study] * len(pictures.labels))
-    build = STUDIES[study][contender].build
-    return Network(recipe, build, Pictures(*(x[:count] for x in pictures)))
+    pictures = _pictures_of(dataset, data_dir, "train").first(FRACTIONS[study])
+    return Network(recipe, STUDIES[study][contender].build, pictures)
 
 
 class Network:
@@ -227,10 +231,18 @@ def preprocessing(recipe: Recipe, size: int) -> Callable[[np.ndarray], np.ndarra
     return lambda pixels: keras.ops.convert_to_numpy(prepare(pixels))
 
 
-def accuracies(network: Network, test: Pictures) -> dict[str, float]:
-    """Returns the accuracy on test pictures: as they are, shifted, with noise, and of other sizes."""
+def accuracies(
+    network: Network,
+    test: Pictures,
+    fraction: float = 1,
+) -> dict[str, float]:
+    """Returns the accuracy on test pictures: as they are, shifted, with noise, and of other sizes.
+
+    All but the first of these are of the first pictures, a fraction of all.
+    """
     size = network.recipe.input_size
     found = {"accuracy": network.accuracy(size, test)}
+    test = test.first(fraction)
     for shift in SHIFTS:
         moved = [
             network.accuracy(size, test._replace(pixels=shifted(test.pixels, *by)))
