@@ -26,29 +26,37 @@ def tpu_check(
     topology: Annotated[str, "NAME", Choices(_topologies)] = "v3:2x2",
     mode: Annotated[str, Choices(lambda: ("train", "infer"))] = "train",
     batch_size: int | None = None,
+    model_parallel: int = 1,
     backend: Annotated[str | None, Choices(lambda: BACKENDS)] = None,
     fit: bool = False,
     set: Settings = (),
     top: int = 10,
     json: bool = False,
     cache: bool = True,
+    list_topologies: bool = False,
 ) -> None:
     """Estimates the memory and time of a step on a TPU; no TPU is needed.
 
     Args:
       recipe: check the training step of this recipe.
-      model: check a model of the zoo, with its recipe or one like imagenet_350.
+      model: check a model of the zoo, with its recipe or one like imagenet_350; or module:function, which
+        returns a compiled model of Keras and an example batch, and a layout for --model_parallel.
       experiment: check the step of a detection experiment.
       topology: TPU topology (default: v3:2x2, the 8 cores of the paper).
       mode: train (the default) or infer.
-      batch_size: images per core (default: 128; for --experiment: 8).
+      batch_size: images per core (default: 128; for --experiment: 8; for module:function: the example's).
+      model_parallel: cores that divide the variables of a layout and compute on the same batch (default: 1).
       backend: jax (the default of --recipe and --model) or tensorflow.
       fit: find the largest batch that fits in memory.
       set: change a field of the recipe or experiment; may be repeated.
       top: number of layers and operations to print.
       json: print JSON.
       cache: compile again, instead of reading the cache in $LAMBDANET_HOME/tpu_check (default: read it).
+      list_topologies: print the topologies that the compiler knows, with the figures of their chips.
     """
+    if list_topologies:
+        print(_known_topologies(), end="")
+        return
     targets = {"recipe": recipe, "model": model, "experiment": experiment}
     given = [f"--{name}" for name, value in targets.items() if value]
     if len(given) != 1:
@@ -60,11 +68,24 @@ def tpu_check(
     check_known("backend", backend, ("jax", "tensorflow"))
     if backend == "jax" and experiment:
         raise invalid("--backend", "tensorflow with --experiment", backend)
+    is_function = model is not None and ":" in model
+    if is_function and backend != "jax":
+        raise invalid("--backend", "jax with --model=module:function", backend)
+    if is_function and set:
+        raise invalid("--set", "none with --model=module:function", ", ".join(set))
+    if model_parallel != 1 and not is_function:
+        accepted = "1, except with --model=module:function that returns a layout"
+        raise invalid("--model_parallel", accepted, model_parallel)
 
     from lambdanet.tpu import chips
 
     chips.chip_of(topology)
-    build_step = _step_builder(recipe or "", model or "", experiment or "", set, mode)
+    if is_function:
+        build_step = _function_builder(model or "", mode, model_parallel)
+    else:
+        build_step = _step_builder(
+            recipe or "", model or "", experiment or "", set, mode
+        )
 
     from lambdanet.tpu import check, largest_batch, report
     from lambdanet.tpu.compiler import Cache
@@ -89,6 +110,35 @@ def tpu_check(
         _print_json(found.to_json(top))
     else:
         print(report.render_report(found, top), end="")
+
+
+def _known_topologies() -> str:
+    """Returns a table of the topologies that the installed compiler knows."""
+    from lambdanet import text_table
+    from lambdanet.tpu import chips, compiler
+
+    rows = []
+    for topology in chips.TOPOLOGIES:
+        try:
+            cores = len(compiler.devices_of(topology))
+        except InputError:  # older and newer compilers know others
+            continue
+        chip = chips.chip_of(topology)
+        source = chips.SOURCES[topology.partition(":")[0]]
+        figures = [chip.peak / 1e12, chip.hbm / chips.GIB, chip.links / 1e9]
+        numbers = [f"{figure:g}" for figure in figures]
+        rows.append([topology, str(cores), *numbers, chip.name, source])
+    header = ["topology", "cores", "TFLOP/s", "HBM (GiB)", "links (GB/s)"]
+    return text_table.render([*header, "of a", "source of the figures"], rows)
+
+
+def _function_builder(name: str, mode: str, model_parallel: int) -> Any:
+    """Returns the function that builds the step of the user's model for a `batch_size`."""
+    from lambdanet.tpu import steps
+
+    return functools.partial(
+        steps.step_of_function, name, mode, model_parallel=model_parallel
+    )
 
 
 def _step_builder(
@@ -149,7 +199,8 @@ COMMANDS = (
             "lambdanet tpu-check --recipe=imagenet_350:lambda_resnet_152@256 --topology=v3:2x2",
             "lambdanet tpu-check --model=resnet_50_llll --mode=infer --batch_size=64 --topology=v5e:2x2",
             "lambdanet tpu-check --model=lambda_resnet_50 --set=input_size=160 --fit",
-            "lambdanet tpu-check --model=lambda_resnet_50 --topology=v5e:2x2",
+            "lambdanet tpu-check --model=lambda_resnet_50 --topology=tpu7x:2x2x1",
+            "lambdanet tpu-check --model=my_models:build --topology=v6e:2x2",
         ),
         notes=_notes,
     ),

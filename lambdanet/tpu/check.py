@@ -3,23 +3,22 @@
 
 import concurrent.futures
 import contextlib
+import functools
 import multiprocessing
 import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import tensorflow as tf
-
 from lambdanet import backend as K
 from lambdanet.backend import device
-from lambdanet.errors import InputError
-from lambdanet.tpu import chips, compiler, costs, hlo
+from lambdanet.errors import InputError, one_line
+from lambdanet.tpu import chips, compiler, costs, hlo, steps
 from lambdanet.tpu.compiler import Cache
 from lambdanet.tpu.report import UNNAMED, Report, layer_of
 from lambdanet.tpu.steps import TpuStep
@@ -43,36 +42,45 @@ class DoesNotFit(DoesNotCompile):
     """A step that needs more memory than a core has."""
 
 
-def compile_step(
-    step: Callable[..., Any],
-    inputs: Sequence[tf.TensorSpec],
-    topology: str = "v3:2x2",
-    model_names: Collection[str] = (),
+def tpu_check(
+    model: K.keras.Model,
+    batch: Any,
+    topology: str = "v5e:2x2",
+    mode: str = "train",
+    batch_size: int | None = None,
+    layout: Mapping[str, Sequence[str | None]] | None = None,
+    model_parallel: int = 1,
 ) -> Report:
-    """Compiles a function of tensors for one core of a TPU; `check_step` does the same for a `TpuStep`.
+    """Estimates the memory and time of a step of any model of Keras on JAX, on a TPU that is not there.
 
-    Layers choose their TPU forms. Variables that the function reads become arguments of the program; those
-    that it writes are updated in place.
+    The model need not have a layer of this library. Its step is the one of `fit` under
+    `keras.distribution.DataParallel` on all cores of the topology, or with `model_parallel` under
+    `ModelParallel`; a `train_step` of its own is compiled as it is. Layers of lambdanet choose their forms
+    for a TPU.
 
     Args:
-      step: a function of tensors, which may use existing variables.
-      inputs: the shape and type of each tensor; the first axis of the first tensor is the batch.
-      topology: one of `chips.TOPOLOGIES`.
-      model_names: the models in the step, to leave out of the names of their layers.
+      model: a model of Keras 3, compiled with optimizer and loss unless the mode is "infer".
+      batch: an example of what a core gets: inputs, or a tuple of inputs, labels and, if there are any,
+        sample weights; arrays, or anything with a shape and a dtype. The first axis is the batch.
+      topology: such as "v5e:2x2"; `lambdanet tpu-check --list_topologies` prints them.
+      mode: "train", or "infer", from inputs to outputs on one core.
+      batch_size: the size of the batch, in place of the example's.
+      layout: patterns of the paths of variables, and for each axis of these "model" or None, as those of a
+        `keras.distribution.LayoutMap`.
+      model_parallel: the number of cores that divide these variables and compute on the same batch.
 
     Raises:
-      DoesNotCompile: the compiler rejects the step.
-      InputError: the topology is unknown, or jax and libtpu are missing or have other versions.
+      DoesNotFit: the step needs more memory than a core has.
+      DoesNotCompile: the step cannot be traced, or the compiler rejects it.
+      InputError: an argument cannot be used, Keras does not run on JAX, or jax or libtpu is missing.
 
     Example:
-      >>> report = compile_step(lambda x: model(x, training=False), [tf.TensorSpec([128, 224, 224, 3])])
+      >>> report = lambdanet.tpu_check(model, (images, labels), topology="v6e:2x2")
       >>> report.seconds, report.hbm_needed, next(iter(report.layers()))
     """
-    shape = inputs[0].shape if inputs else ()
-    batch = shape[0] if shape else 1
-    return check_step(
-        TpuStep("step", step, tuple(inputs), batch, tuple(model_names)), topology
-    )
+    with device.assume("TPU"):
+        step = steps.model_step(model, batch, mode, batch_size, layout, model_parallel)
+    return check_step(step, topology)
 
 
 def check_step(
@@ -88,23 +96,21 @@ def check_step(
     Raises:
       DoesNotFit: the step needs more memory than a core has.
       DoesNotCompile: the compiler rejects the step for another reason.
-      InputError: the topology is unknown, or jax and libtpu are missing or have other versions.
+      InputError: the topology is unknown, or jax and libtpu are missing or, for a step of TensorFlow, have
+        other versions.
     """
     chips.chip_of(topology)  # fail early
     compiler.versions()
     lower = None if K.ENGINE == "jax" else _trace(step)
     try:
         if lower is None:
-            parallel = _data_parallel if step.is_parallel else None
             with device.assume("TPU"):
-                compiled = compiler.compile_function(
-                    step.function, step.inputs, topology, cache, parallel
-                )
+                compiled = _compile_function(step, topology, cache)
         else:
             compiled = compiler.compile_hlo(_serialize(lower, step), topology, cache)
     except compiler.CompileError as error:
         raise _compile_error(str(error), step, lower) from error
-    profile = costs.profile(compiled.text)
+    profile, note = _read_profile(compiled.text)
     hbm = {
         "arguments": compiled.arguments,
         "outputs": compiled.outputs - compiled.aliased,
@@ -119,23 +125,74 @@ def check_step(
         tuple(profile.operations),
         step.model_names,
         tuple(profile.unbounded_loops),
+        step.model_parallel,
+        note,
+        (compiled.flops, compiled.bytes),
     )
 
 
-def _data_parallel(mesh: Any) -> contextlib.AbstractContextManager[Any]:
-    """Returns the context in which Keras traces a step of `DataParallel` on the devices of a mesh."""
+def _compile_function(
+    step: TpuStep, topology: str, cache: Cache | None
+) -> compiler.Compiled:
+    try:
+        return compiler.compile_function(
+            step.function,
+            step.inputs,
+            topology,
+            cache,
+            functools.partial(_distribution, step) if step.is_parallel else None,
+            partitions=step.partitions,
+            model_parallel=step.model_parallel,
+        )
+    except (InputError, compiler.CompileError):
+        raise
+    except Exception as error:  # of any kind: the step may be the user's
+        raise DoesNotCompile(
+            f"{step.name} cannot be traced: {one_line(error)[:500]}"
+        ) from error
+
+
+def _distribution(step: TpuStep, mesh: Any) -> contextlib.AbstractContextManager[Any]:
+    """Returns the context in which Keras traces a step of all devices of a mesh."""
     names = [f"tpu:{number}" for number in range(mesh.size)]
     keras_mesh = K.keras.distribution.DeviceMesh(
-        (mesh.size,), [compiler.BATCH_AXIS], names
+        mesh.devices.shape, list(mesh.axis_names), names
     )
     keras_mesh._backend_mesh = mesh  # which Keras would make of devices that are there
-    return K.keras.distribution.DataParallel(
-        device_mesh=keras_mesh, auto_shard_dataset=False
+    if step.model_parallel == 1:
+        return K.keras.distribution.DataParallel(
+            device_mesh=keras_mesh, auto_shard_dataset=False
+        ).scope()
+    layouts = steps.layout_map(keras_mesh, step.layout)
+    return K.keras.distribution.ModelParallel(
+        layout_map=layouts,
+        batch_dim_name=compiler.BATCH_AXIS,
+        auto_shard_dataset=False,
     ).scope()
+
+
+def _read_profile(text: str) -> tuple[costs.Profile, str]:
+    """Returns the costs of a program, and why there are none where its text has another form."""
+    libtpu = compiler.versions()["libtpu"]
+    if not text:
+        return (
+            costs.Profile(),
+            f"this jaxlib cannot read the program of libtpu {libtpu}",
+        )
+    try:
+        profile = costs.profile(text)
+    # The text is not a public format.
+    except (ArithmeticError, AttributeError, LookupError, StopIteration, ValueError):
+        profile = costs.Profile()
+    if not any(cost.cycles for cost in profile.operations):
+        return costs.Profile(), f"libtpu {libtpu} writes no cycles that can be read"
+    return profile, ""
 
 
 def _trace(step: TpuStep) -> Callable[[str], Any]:
     """Traces a step as for a TPU, and returns a function: the stage "hlo" or "hlo_serialized" -> its HLO."""
+    import tensorflow as tf
+
     function = tf.function(
         step.function, input_signature=step.inputs, jit_compile=True, autograph=False
     )
@@ -226,8 +283,8 @@ def check_in_process(
     Raises:
       DoesNotFit: the step needs more memory than a core has.
       DoesNotCompile: the compiler rejects the step for another reason, or aborts.
-      InputError: `build` raises it, the topology is unknown, or jax and libtpu are missing or have other
-        versions.
+      InputError: `build` raises it, the topology is unknown, or jax and libtpu are missing or, for a step of
+        TensorFlow, have other versions.
     """
     chips.chip_of(topology)  # fail early
     compiler.versions()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The TPU compiler of jax and libtpu.
 
-`libtpu` compiles for a named topology on any Linux machine, without a TPU, network or account. Only this
-module imports private parts of jax and jaxlib (`jax._src`, `jaxlib._jax`). The extra `[tpu-check]` pins their
-versions; other versions give an `InputError`.
+`libtpu` compiles for a named topology on any Linux machine, without a TPU, network or account. Programs of
+JAX are compiled by its public interface. Those of TensorFlow need private parts of jax and jaxlib
+(`jax._src`, `jaxlib._jax`), which only this module imports; the extra `[tpu-check-tensorflow]` pins their
+versions, and other versions give an `InputError`.
 """
 
 import contextlib
@@ -17,12 +18,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, one_line
 from lambdanet.files import cache_dir, write_atomic
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
-BATCH_AXIS = "batch"  # of a mesh
+# Of a mesh.
+BATCH_AXIS = "batch"
+MODEL_AXIS = "model"
 INSTALL = "pip install 'lambdanet[tpu-check]'"
+INSTALL_TENSORFLOW = "pip install 'lambdanet[tpu-check-tensorflow]'"
 
 # Skip the search for a metadata server, and allow several processes at a time.
 ENVIRONMENT = {
@@ -73,10 +77,12 @@ class Compiled:
     """A program compiled for one device.
 
     Attributes:
-      text: the optimized and scheduled HLO, with the compiler's estimates of cycles.
+      text: the optimized and scheduled HLO, with the compiler's estimates of cycles; empty where the compiler
+        does not write it.
       num_devices: the number of devices in the topology.
       arguments, outputs, temporaries: their HBM in bytes.
       aliased: the HBM that outputs share with arguments, in bytes.
+      flops, bytes: the compiler's own counts of FLOPs and HBM traffic, in which loops count once.
     """
 
     text: str
@@ -85,6 +91,8 @@ class Compiled:
     outputs: int
     aliased: int
     temporaries: int
+    flops: float = 0.0
+    bytes: float = 0.0
 
 
 def versions() -> dict[str, str]:
@@ -105,6 +113,7 @@ def compile_function(
     topology: str,
     cache: Cache | None = None,
     parallel: Callable[[Any], contextlib.AbstractContextManager[Any]] | None = None,
+    **division: Any,
 ) -> Compiled:
     """Compiles a function of JAX that updates its first argument, the state, in place.
 
@@ -116,27 +125,54 @@ def compile_function(
       cache: earlier results for the same program, topology and versions.
       parallel: the context of tracing for a mesh of all devices, between which the data are divided, and each
         of which has the state; None: one device, and a function that returns no state.
+      **division: `partitions` and `model_parallel`, as in `lower`.
 
     Raises:
       CompileError: the compiler rejects the program.
-      InputError: the packages are missing or have other versions.
+      InputError: the packages are missing, or the compiler does not know the topology.
     """
-    with _internals() as installed:
-        from jax.experimental import topologies
+    installed = versions()
+    devices = devices_of(topology)
+    lowered = lower(function, inputs, devices, parallel, **division)
+    key = _key(lowered.as_text(debug_info=True), topology, installed)
 
-        devices = topologies.get_topology_desc(
+    def compile_once() -> dict[str, Any]:
+        compiled = lowered.compile()
+        counts = compiled.cost_analysis() or {}
+        return {
+            **_fields(_text(compiled), compiled.memory_analysis(), len(devices)),
+            "flops": counts.get("flops", 0.0),
+            "bytes": counts.get("bytes accessed", 0.0),
+        }
+
+    return _cached_or_compile(key, cache, compile_once)
+
+
+def devices_of(topology: str) -> Sequence[Any]:
+    """Returns the devices of a topology; raises `InputError` where the compiler does not know it."""
+    _prepare_environment()
+    import jax
+    from jax.experimental import topologies
+
+    try:
+        return topologies.get_topology_desc(
             platform="tpu", topology_name=topology
         ).devices
-        lowered = lower(function, inputs, devices, parallel)
-        key = _key(lowered.as_text(debug_info=True), topology, installed)
+    except jax.errors.JaxRuntimeError as error:
+        libtpu = versions()["libtpu"]
+        raise InputError(
+            f"libtpu {libtpu} does not know topology {topology!r}: {one_line(error)}"
+        ) from None
 
-        def compile_once() -> dict[str, Any]:
-            compiled = lowered.compile()
-            return _fields(
-                str(compiled.as_text()), compiled.memory_analysis(), len(devices)
-            )
 
-        return _cached_or_compile(key, cache, compile_once)
+def _text(compiled: Any) -> str:
+    """Returns the text of a program; empty where a libtpu writes what this jaxlib cannot read."""
+    import jax
+
+    try:
+        return str(compiled.as_text())
+    except jax.errors.JaxRuntimeError:
+        return ""
 
 
 def lower(
@@ -144,12 +180,17 @@ def lower(
     inputs: Sequence[Any],
     devices: Sequence[Any],
     parallel: Callable[[Any], contextlib.AbstractContextManager[Any]] | None = None,
+    partitions: Any = None,
+    model_parallel: int = 1,
 ) -> Any:
     """Traces a function as `compile_function` does, for some devices.
 
     Args:
       function, inputs, parallel: as in `compile_function`.
       devices: the devices of the topology.
+      partitions: for each array of the state the axes of the mesh between which it is divided, a
+        `jax.sharding.PartitionSpec`; None: each device has all of the state.
+      model_parallel: the number of devices that share a part of the data and divide the state.
 
     Returns:
       A `jax.stages.Lowered`.
@@ -159,23 +200,33 @@ def lower(
 
     # No lines of source files in the cache's key.
     jax.config.update("jax_traceback_in_locations_limit", 0)
-    mesh = jax.sharding.Mesh(
-        np.array(devices if parallel else devices[:1]), (BATCH_AXIS,)
-    )
-    whole, divided = (
-        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
-        for axes in ((), (BATCH_AXIS,))
-    )
+    array = np.array(devices if parallel else devices[:1])
+    if model_parallel == 1:
+        mesh = jax.sharding.Mesh(array, (BATCH_AXIS,))
+    else:
+        array = array.reshape(-1, model_parallel)
+        mesh = jax.sharding.Mesh(array, (BATCH_AXIS, MODEL_AXIS))
+
+    def sharding(axes: Any) -> Any:
+        return jax.sharding.NamedSharding(mesh, axes)
+
+    whole = sharding(jax.sharding.PartitionSpec())
+    divided = sharding(jax.sharding.PartitionSpec(BATCH_AXIS))
+    of_state = whole
+    if partitions is not None:
+        is_axes = lambda x: isinstance(x, jax.sharding.PartitionSpec)  # noqa: E731
+        of_state = jax.tree.map(sharding, partitions, is_leaf=is_axes)
 
     def of_all_devices(x: Any) -> Any:
-        return jax.ShapeDtypeStruct((mesh.size * x.shape[0], *x.shape[1:]), x.dtype)
+        count = mesh.shape[BATCH_AXIS] * x.shape[0]
+        return jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype)
 
     state, *data = inputs
     step = jax.jit(
         function,
         donate_argnums=0,
-        in_shardings=(whole, *[divided] * len(data)),
-        out_shardings=(None, whole) if parallel else None,
+        in_shardings=(of_state, *[divided] * len(data)),
+        out_shardings=(None, of_state) if parallel else None,
     )
     with parallel(mesh) if parallel else contextlib.nullcontext():
         return step.lower(state, *jax.tree.map(of_all_devices, data))
@@ -191,19 +242,16 @@ def compile_hlo(hlo: bytes, topology: str, cache: Cache | None = None) -> Compil
 
     Raises:
       CompileError: the compiler rejects the program.
-      InputError: the packages are missing or have other versions.
+      InputError: the packages are missing or have other versions, or the compiler does not know the topology.
     """
     with _internals() as installed:
         import numpy as np
         from jax._src.interpreters import mlir
         from jax._src.lib import xla_client
         from jax._src.lib.mlir import ir
-        from jax.experimental import topologies
         from jaxlib import _jax
 
-        devices: Any = topologies.get_topology_desc(
-            platform="tpu", topology_name=topology
-        ).devices
+        devices = devices_of(topology)
         options = xla_client.CompileOptions()
         options.num_replicas = options.num_partitions = 1
         options.device_assignment = xla_client.DeviceAssignment.create(np.array([[0]]))
@@ -289,9 +337,7 @@ def _drop_copies(operation: Any) -> None:
 def _internals() -> Iterator[dict[str, str]]:
     """Yields the versions of `PACKAGES`, ready for use; a missing private part of jax is an `InputError`."""
     installed = versions()
-    os.environ.update(
-        {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
-    )
+    _prepare_environment()
     try:
         yield installed
     except (AttributeError, ImportError, KeyError, TypeError) as error:
@@ -299,6 +345,11 @@ def _internals() -> Iterator[dict[str, str]]:
             f"{package} {version}" for package, version in installed.items()
         )
         raise InputError(
-            f"tpu-check cannot use {packages} ({type(error).__name__}: {error}); {INSTALL} installs the "
-            "versions that it needs"
+            f"tpu-check on TensorFlow cannot use {packages} ({type(error).__name__}: {error}); "
+            f"{INSTALL_TENSORFLOW} installs the versions that it needs"
         ) from error
+
+
+def _prepare_environment() -> None:
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)

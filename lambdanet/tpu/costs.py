@@ -9,7 +9,7 @@ those on padding. Bytes are what an operation reads from and writes to HBM, with
       Profile.visit(entry) in order, with the number of runs so far:
         while                the body, times its trip count (trip_counts.count_trips)
         conditional          the branch with the most cycles
-        call, async-start    the computation that it calls
+        call, async-start... the computation that it calls
         parameter, tuple...  nothing: no work
         everything else      a Cost of cycles, _flops and _bytes
 """
@@ -30,10 +30,14 @@ _NO_WORK = (
     "parameter",
     "tuple",
     "copy-done",
+    "async-update",
     "async-done",
+    "call-update",
+    "call-done",
     "after-all",
 )
 _SLICES = ("dynamic-slice", "gather", "slice")
+_COLLECTIVE = re.compile(r"(all-to-all|(?:all|collective)-\w+|reduce-scatter)(-start)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Cost:
       cycles: the compiler's estimate of the cycles.
       flops: the FLOPs of convolutions and products.
       bytes: the HBM traffic in bytes.
+      exchanged: the bytes that a core sends to others, at least.
     """
 
     name: str
@@ -57,6 +62,13 @@ class Cost:
     cycles: int
     flops: float
     bytes: float
+    exchanged: float = 0.0
+
+    @property
+    def collective(self) -> str:
+        """The kind of exchange between cores, such as "all-reduce"; empty for other operations."""
+        found = _COLLECTIVE.fullmatch(self.opcode)
+        return found[1] if found else ""
 
 
 def profile(text: str) -> "Profile":
@@ -124,6 +136,7 @@ class Profile:
                 times * (instruction.cycles or 0),
                 times * _flops(module, computation, instruction),
                 times * _bytes(module, computation, instruction),
+                times * _exchanged(computation, instruction),
             )
         )
 
@@ -133,6 +146,7 @@ _VISITORS: dict[str, Callable[[Profile, Scope, Instruction, int], None]] = {
     "conditional": Profile._conditional,
     "call": Profile._call,
     "async-start": Profile._call,
+    "call-start": Profile._call,
 }
 
 
@@ -292,6 +306,21 @@ def _update(computation: Computation, instruction: Instruction) -> float:
     if instruction.opcode != "dynamic-update-slice":
         return 0.0
     return _in_hbm(computation.instructions[instruction.operands[1]])
+
+
+def _exchanged(computation: Computation, instruction: Instruction) -> float:
+    """The bytes that a core sends: of a sum twice its size, first the parts and then their sums."""
+    kind = _COLLECTIVE.fullmatch(instruction.opcode)
+    if not kind:
+        return 0.0
+    inputs = 0
+    for name in instruction.operands:
+        if name in computation.instructions:
+            inputs += sum(a.bytes for a in computation.instructions[name].arrays)
+    outputs = sum(array.bytes for array in instruction.arrays)
+    if kind[1] == "all-reduce":
+        return 2.0 * inputs
+    return float(outputs - inputs if kind[2] else max(inputs, outputs))
 
 
 def _in_hbm(instruction: Instruction) -> float:

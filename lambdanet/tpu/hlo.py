@@ -13,6 +13,8 @@ _HEAD = re.compile(r"^(ENTRY )?%(\S+) \(.*\{$")
 _NAME = re.compile(r"^\s+(ROOT )?%(\S+) = ")
 _OPERAND = re.compile(r"%([^\s,()]+)")
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\](?:\{([^{}]*)\})?")
+# Instead of the cycles that the compiler does not know.
+_UNKNOWN_CYCLES = str(2**63 - 1)
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _CALLED = re.compile(
@@ -68,7 +70,9 @@ class Instruction:
     def cycles(self) -> int | None:
         """The compiler's estimate, if there is one."""
         found = _CYCLES.search(self.attributes)
-        return int(found[1]) if found else None
+        if not found or found[1] == _UNKNOWN_CYCLES:
+            return None
+        return int(found[1])
 
     @property
     def op_name(self) -> str:

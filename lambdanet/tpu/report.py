@@ -11,8 +11,8 @@ from lambdanet.tpu import chips
 from lambdanet.tpu.costs import Cost
 
 CAVEAT = (
-    "an estimate by the TPU compiler for one core: no input pipeline, no time for collectives between cores, "
-    "nothing measured"
+    "an estimate by the TPU compiler for one core: no input pipeline, the time of collectives between cores "
+    "apart, nothing measured"
 )
 
 # Name scopes of gradients and of called functions.
@@ -20,7 +20,6 @@ _WRAPPERS = ("call", "gradient_tape", "PartitionedCall", "StatefulPartitionedCal
 # The compiler's names of weights and inputs: TensorFlow's, and JAX's, such as "state[0][12]".
 _ARGUMENTS = re.compile(r"XLA_Args|\w+(\[\d+\])+")
 _GRADIENT = re.compile(r"(?:jvp|transpose)\((.*)\)")  # JAX's name scopes of gradients
-_COLLECTIVE = re.compile(r"(all-to-all|(?:all|collective)-\w+|reduce-scatter)(-start)?")
 _COUNTED = re.compile(r"(.*?)(_\d+)?")
 UNNAMED = "unnamed"
 
@@ -33,12 +32,16 @@ class Report:
       name: the description of the step.
       topology: the topology that it was compiled for.
       num_cores: the number of cores in the topology.
-      batch: examples per step and core.
+      batch: examples per step and core, or per `model_parallel` cores.
       hbm: the required HBM in bytes: `arguments`, `outputs` (except those written over arguments) and
         `temporaries`.
       operations: the operations, in the order in which they run.
       model_names: the models in the step, to leave out of the names of their layers.
       unbounded_loops: the loops with unknown trip counts, which count once.
+      model_parallel: the number of cores that compute on the same batch.
+      note: why there are no operations; empty where there are.
+      counts: the compiler's own counts of FLOPs and of bytes of HBM traffic, which stand for the sums where
+        there are no operations.
     """
 
     name: str
@@ -49,6 +52,9 @@ class Report:
     operations: tuple[Cost, ...]
     model_names: tuple[str, ...] = ()
     unbounded_loops: tuple[str, ...] = ()
+    model_parallel: int = 1
+    note: str = ""
+    counts: tuple[float, float] = (0.0, 0.0)
 
     @property
     def chip(self) -> chips.Chip:
@@ -67,26 +73,43 @@ class Report:
 
     @property
     def collectives(self) -> dict[str, int]:
-        """The number of exchanges between cores, by kind; the compiler estimates no time for them."""
+        """The number of exchanges between cores, by kind; `seconds` has no time for them."""
         found: dict[str, int] = {}
         for cost in self.operations:
-            if kind := _COLLECTIVE.fullmatch(cost.opcode):
-                found[kind[1]] = found.get(kind[1], 0) + cost.times
+            if cost.collective:
+                found[cost.collective] = found.get(cost.collective, 0) + cost.times
         return found
+
+    @property
+    def collective_seconds(self) -> float:
+        """The least time of these exchanges: what a core sends, by all of its links at once."""
+        return sum(cost.exchanged for cost in self.operations) / self.chip.links
+
+    @property
+    def opcodes(self) -> dict[str, int]:
+        """The number of runs of operations by opcode, such as "fusion", in descending order."""
+        found: dict[str, int] = {}
+        for cost in self.operations:
+            found[cost.opcode] = found.get(cost.opcode, 0) + cost.times
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     @property
     def flops(self) -> float:
         """The FLOPs of convolutions and products."""
+        if self.note:
+            return self.counts[0]
         return sum(cost.flops for cost in self.operations)
 
     @property
     def bytes(self) -> float:
         """The HBM traffic in bytes."""
+        if self.note:
+            return self.counts[1]
         return sum(cost.bytes for cost in self.operations)
 
     @property
     def seconds(self) -> float:
-        """The time of a step: the estimated cycles divided by the clock."""
+        """The time of a step: the estimated cycles divided by the clock; 0 where they are unknown."""
         return self.cycles / self.chip.clock
 
     @property
@@ -97,7 +120,9 @@ class Report:
     @property
     def examples_per_second(self) -> float:
         """The throughput of a core."""
-        return self.batch / self.seconds if self.seconds else 0.0
+        if not self.seconds:
+            return 0.0
+        return self.batch / self.seconds / self.model_parallel
 
     def costliest_operations(self, count: int = 10) -> list[Cost]:
         """Returns the operations that take the most time, in descending order."""
@@ -121,13 +146,15 @@ class Report:
             "chip": self.chip.name,
             "cores": self.num_cores,
             "batch_per_core": self.batch,
+            "cores_per_batch": self.model_parallel,
             "estimate": CAVEAT,
             "hbm_bytes": {
                 "needed": self.hbm_needed,
                 "available": self.chip.hbm,
                 **self.hbm,
             },
-            "seconds": self.seconds,
+            "seconds": self.seconds or None,
+            "note": self.note,
             "examples_per_second": {
                 "core": self.examples_per_second,
                 "topology": self.examples_per_second * self.num_cores,
@@ -136,6 +163,8 @@ class Report:
             "bytes_moved": self.bytes,
             "fraction_of_peak": self.peak_fraction,
             "collectives": self.collectives,
+            "collective_seconds": self.collective_seconds,
+            "opcodes": self.opcodes,
             "open_loops": list(self.unbounded_loops),
             "layers": [
                 self._entry(cost) for cost in list(self.layers().values())[:count]
@@ -164,28 +193,31 @@ class Report:
 def render_report(report: Report, count: int = 10) -> str:
     """Returns a report as text: memory, time, and the `count` costliest layers and operations."""
     chip = report.chip
-    per_core = report.examples_per_second
     parts = ", ".join(
         f"{name} {_gib(size)}" for name, size in report.hbm.items() if size > 2**20
     )
-    rate = report.flops / report.seconds / 1e12 if report.seconds else 0.0
-    traffic = report.bytes / report.seconds / 1e9 if report.seconds else 0.0
     lines = [
-        f"{report.name}, {report.batch} on each of {report.num_cores} cores of {report.topology}",
+        f"{report.name}, {report.batch} on {_cores(report)} of {report.topology}",
         CAVEAT,
         "",
         f"  HBM           {_gib(report.hbm_needed)} of {_gib(chip.hbm)} GiB: {parts or 'less than 1 MiB'}",
-        f"  time          {1e3 * report.seconds:.2f} ms per step",
-        f"  examples/s    {per_core:.0f} per core, {per_core * report.num_cores:.0f} in total",
-        f"  arithmetic    {report.flops / 1e12:.3f} TFLOP, {rate:.1f} TFLOP/s, "
-        f"{100 * report.peak_fraction:.1f} % of the peak of {chip.peak / 1e12:g} of a {chip.name}",
-        f"  HBM traffic   {report.bytes / 1e9:.2f} GB, {traffic:.0f} GB/s",
     ]
+    if report.note:
+        lines += [
+            f"  time          unknown: {report.note}",
+            f"  arithmetic    {report.flops / 1e12:.3f} TFLOP; loops count once",
+            f"  HBM traffic   {report.bytes / 1e9:.2f} GB; loops count once",
+        ]
+        return "\n".join([*lines, ""])
+    lines += _times(report)
     if report.collectives:
         counts = ", ".join(
             f"{count} {kind}" for kind, count in report.collectives.items()
         )
-        lines.append(f"  collectives   {counts} per step")
+        lines.append(
+            f"  collectives   {counts} per step; at least {1e3 * report.collective_seconds:.2f} ms more, by "
+            f"links of {chip.links / 1e9:g} GB/s"
+        )
     if report.unbounded_loops:
         lines.append(
             f"  counted once  loops of unknown length: {', '.join(report.unbounded_loops)}"
@@ -193,6 +225,25 @@ def render_report(report: Report, count: int = 10) -> str:
     lines += ["", "costliest layers", "", _layers(report, count)]
     lines += ["costliest operations", "", _costliest(report, count)]
     return "\n".join(lines)
+
+
+def _cores(report: Report) -> str:
+    if report.model_parallel == 1:
+        return f"each of {report.num_cores} cores"
+    return f"each {report.model_parallel} of {report.num_cores} cores"
+
+
+def _times(report: Report) -> list[str]:
+    chip = report.chip
+    per_core = report.examples_per_second
+    rate = report.flops / report.seconds / 1e12
+    return [
+        f"  time          {1e3 * report.seconds:.2f} ms per step",
+        f"  examples/s    {per_core:.0f} per core, {per_core * report.num_cores:.0f} in total",
+        f"  arithmetic    {report.flops / 1e12:.3f} TFLOP, {rate:.1f} TFLOP/s, "
+        f"{100 * report.peak_fraction:.1f} % of the peak of {chip.peak / 1e12:g} of a {chip.name}",
+        f"  HBM traffic   {report.bytes / 1e9:.2f} GB, {report.bytes / report.seconds / 1e9:.0f} GB/s",
+    ]
 
 
 def layer_of(op_name: str, model_names: Collection[str]) -> str:

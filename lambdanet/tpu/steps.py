@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training or inference step of a recipe, as a function to compile."""
+"""The training or inference step of a recipe or of any model of Keras, as a function to compile."""
 
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import tensorflow as tf
 
 from lambdanet import backend as K
 from lambdanet import configs, which_keras
 from lambdanet.configs import imagenet_350
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import check_counts, check_known, invalid
+from lambdanet.errors import (
+    InputError,
+    check_counts,
+    check_known,
+    invalid,
+    one_line,
+)
 from lambdanet.models import names
 from lambdanet.models.inference import for_inference
+from lambdanet.training.run import user_callbacks
 from lambdanet.training.run.build import build_model, build_optimizer, compile_model
 
 MODES = ("train", "infer")
+Layout = Mapping[str, Sequence[str | None]]
 BATCH = 128  # images per core: the paper's 1024 on 8 cores
 # For the learning rate schedule; the cost of a step does not depend on it.
 _STEPS_PER_EPOCH = 1000
@@ -34,6 +41,9 @@ class TpuStep:
       batch: the number of examples.
       model_names: the models in the step, to leave out of the names of their layers.
       is_parallel: whether all cores of the topology make the step together, as in `fit` with `DataParallel`.
+      model_parallel: the number of cores that compute on the same batch, as in `fit` with `ModelParallel`.
+      layout: which axes of variables they divide, by patterns of their paths.
+      partitions: the same for each array of the state.
     """
 
     name: str
@@ -42,6 +52,9 @@ class TpuStep:
     batch: int
     model_names: tuple[str, ...]
     is_parallel: bool = False
+    model_parallel: int = 1
+    layout: Layout = dataclasses.field(default_factory=dict)
+    partitions: Any = None
 
 
 def recipe_step(
@@ -62,7 +75,7 @@ def recipe_step(
 
     Example:
       >>> step = recipe_step(configs.get_recipe("digits"), batch_size=32)
-      >>> step.function(*(tf.zeros(spec.shape, spec.dtype) for spec in step.inputs))
+      >>> report = check_step(step, "v5e:2x2")
     """
     which_keras.check_backend("the step of a recipe", ("tensorflow", "jax"))
     check_known("mode", mode, MODES)
@@ -95,6 +108,8 @@ def recipe_step(
 def _tensorflow_step(
     model: Any, mode: str, shape: tuple[int, ...], dtype: str
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    import tensorflow as tf
+
     images = tf.TensorSpec(shape, dtype)
     labels = tf.TensorSpec(shape[:1], tf.int64)
     if mode == "infer":
@@ -109,20 +124,173 @@ def _jax_step(
 
     images = jax.ShapeDtypeStruct(shape, dtype)
     labels = jax.ShapeDtypeStruct(shape[:1], "int32")
+    data = images if mode == "infer" else (images, labels)
+    return _function_of(model, mode), (_map_state(model, mode, _struct), data)
+
+
+def _function_of(model: Any, mode: str) -> Callable[..., Any]:
+    if mode == "train":
+        return model.train_step
+    # The compiler names the weights by the argument, "state".
+    return lambda state, x: model.stateless_call(*state, x, training=False)[0]
+
+
+def _struct(variable: Any) -> Any:
+    import jax
+
+    return jax.ShapeDtypeStruct(variable.shape, variable.dtype)
+
+
+def _map_state(model: Any, mode: str, function: Callable[[Any], Any]) -> Any:
+    """Returns the result of a function for each variable of a step's state, in Keras's order."""
     groups = [model.trainable_variables, model.non_trainable_variables]
     if mode == "train":
         groups += [model.optimizer.variables, model.metrics_variables]
-    state: tuple[Any, ...] = ()
-    for variables in groups:
-        shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables]
-        state = (*state, shapes)
-    if mode == "infer":
-        # The compiler names the weights by the argument, "state".
-        return lambda state, x: model.stateless_call(*state, x, training=False)[0], (
-            state,
-            images,
+    return tuple([function(variable) for variable in group] for group in groups)
+
+
+def model_step(
+    model: K.keras.Model,
+    batch: Any,
+    mode: str = "train",
+    batch_size: int | None = None,
+    layout: Layout | None = None,
+    model_parallel: int = 1,
+) -> TpuStep:
+    """Returns the step of any model of Keras on JAX; the arguments and errors are those of `tpu_check`."""
+    which_keras.check_backend("the step of a model", ("jax",))
+    import jax
+
+    check_known("mode", mode, MODES)
+    check_counts(model_parallel=model_parallel)
+    if not isinstance(model, K.keras.Model):
+        raise invalid("model", "a keras.Model", model)
+    if mode == "train" and not model.compiled:
+        raise invalid("model", "compiled, as for `fit`", model.name)
+    if (model_parallel > 1) != bool(layout) or (layout and mode == "infer"):
+        accepted = "above 1 with a layout and in mode train, and 1 otherwise"
+        raise invalid("model_parallel", accepted, model_parallel)
+    data = _example(batch, batch_size)
+    if mode == "train":
+        model._symbolic_build(data_batch=data)  # as `fit` does
+    else:
+        data, *_ = K.keras.utils.unpack_x_y_sample_weight(data)
+        if not model.built:
+            K.keras.backend.compute_output_spec(model, data)
+    partitions = _partitions(model, layout, model_parallel) if layout else None
+    name = f"{model.name}, {mode}, {model.dtype_policy.name}, JAX"
+    return TpuStep(
+        name,
+        _function_of(model, mode),
+        (_map_state(model, mode, _struct), data),
+        jax.tree.leaves(data)[0].shape[0],
+        tuple(_names(model)),
+        mode == "train",
+        model_parallel,
+        layout or {},
+        partitions,
+    )
+
+
+def step_of_function(name: str, mode: str = "train", **options: Any) -> TpuStep:
+    """Returns the step of a model that a function of the user returns.
+
+    Args:
+      name: "module:function"; the function takes nothing and returns a model and an example batch, as
+        `model_step` takes them, and, if it likes, a layout.
+      mode: "train" or "infer".
+      **options: `batch_size` and `model_parallel` of `model_step`.
+
+    Raises:
+      InputError: there is no such function, it fails, or it returns something else.
+    """
+    function = user_callbacks.find_function(name, "model")
+    try:
+        made = function()
+    except Exception as error:  # of any kind: the function is the user's
+        raise InputError(f"model {name!r} fails: {one_line(error)}") from error
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        accepted = "a model and an example batch, and at most a layout"
+        raise invalid(f"result of {name}", accepted, type(made).__name__)
+    model, batch, *layout = made
+    return model_step(model, batch, mode, layout=next(iter(layout), None), **options)
+
+
+def layout_map(mesh: Any, layout: Layout) -> Any:
+    """Returns a layout as Keras's `LayoutMap` on a mesh."""
+    layouts = K.keras.distribution.LayoutMap(mesh)
+    for pattern, axes in layout.items():
+        layouts[pattern] = tuple(axes)
+    return layouts
+
+
+def _partitions(model: Any, layout: Layout, model_parallel: int) -> Any:
+    """Returns the axes between which the cores divide each array of a training step's state."""
+    from jax.sharding import PartitionSpec
+
+    mesh = K.keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
+    layouts = layout_map(mesh, layout)
+    found = {}
+    for weight in model.weights:
+        if (axes := layouts[weight.path]) is not None:
+            _check_axes(weight, axes.axes, model_parallel)
+            found[weight.path] = PartitionSpec(*axes.axes)
+    for pattern in layout:
+        paths = [weight.path for weight in model.weights]
+        if not any(re.fullmatch(pattern, path) for path in paths):
+            accepted = f"patterns of paths of variables, such as {paths[0]}"
+            raise invalid("layout", accepted, pattern)
+    # The optimizer's averages are divided as their weights, whose paths are in their names.
+    for weight in model.trainable_variables:
+        begin = weight.path.replace("/", "_") + "_"
+        for variable in model.optimizer.variables:
+            is_average = variable.path.rpartition("/")[2].startswith(begin)
+            if weight.path in found and is_average and variable.shape == weight.shape:
+                found[variable.path] = found[weight.path]
+
+    return _map_state(model, "train", lambda v: found.get(v.path, PartitionSpec()))
+
+
+def _check_axes(weight: Any, axes: Sequence[str | None], model_parallel: int) -> None:
+    accepted = f'"model" or None for each of the axes {weight.shape} of {weight.path}'
+    if len(axes) != len(weight.shape) or not {*axes} <= {"model", None}:
+        raise invalid("layout", accepted, axes)
+    for axis, size in zip(axes, weight.shape, strict=True):
+        if axis and size % model_parallel:
+            accepted = f"a divisor of {size}, an axis of {weight.path}"
+            raise invalid("model_parallel", accepted, model_parallel)
+
+
+def _example(batch: Any, batch_size: int | None) -> Any:
+    """Returns the shapes and types of a batch, as `fit` gives them to JAX."""
+    import jax
+
+    if batch_size is not None:
+        check_counts(batch_size=batch_size)
+
+    def struct(x: Any) -> Any:
+        shape = tuple(getattr(x, "shape", ()))
+        if not shape:
+            raise invalid("batch", "arrays with a batch axis", x)
+        dtype = jax.dtypes.canonicalize_dtype(
+            K.keras.backend.standardize_dtype(x.dtype)
         )
-    return model.train_step, (state, (images, labels))
+        return jax.ShapeDtypeStruct((batch_size or shape[0], *shape[1:]), dtype)
+
+    data = jax.tree.map(struct, batch)
+    sizes = {x.shape[0] for x in jax.tree.leaves(data)}
+    if len(sizes) != 1:
+        raise invalid("batch", "arrays with the same first axis", sorted(sizes))
+    return data
+
+
+def _names(model: Any) -> list[str]:
+    """Returns the names of a model and of the models in it."""
+    names = [model.name]
+    for layer in getattr(model, "layers", ()):
+        if isinstance(layer, K.keras.Model):
+            names += _names(layer)
+    return names
 
 
 def recipe_for(model: str, input_size: int | None = None) -> Recipe:

@@ -21,7 +21,10 @@ def find_factories(names: Sequence[str | Factory]) -> list[Factory]:
 
     Modules in the current directory are also found; `InputError` for what is not.
     """
-    return [_find(name) if isinstance(name, str) else name for name in names]
+    return [
+        find_function(name, "callback") if isinstance(name, str) else name
+        for name in names
+    ]
 
 
 def create(
@@ -36,18 +39,27 @@ def create(
     return made
 
 
-def _find(name: str) -> Any:
+def find_function(name: str, what: str) -> Callable[..., Any]:
+    """Returns the function "module:function", of a module that may be in the current directory.
+
+    Args:
+      name: the names of the module and the function.
+      what: what the name stands for in errors.
+
+    Raises:
+      InputError: the module cannot be imported, or has no such function.
+    """
     module, _, function = name.partition(":")
     if not module or not function:
-        raise invalid("callback", "module:function", name)
+        raise invalid(what, "module:function", name)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
         found = getattr(importlib.import_module(module), function, None)
     except Exception as error:  # of any kind: the module is the user's
         raise InputError(
-            f"callback {name!r} cannot be imported: {one_line(error)}"
+            f"{what} {name!r} cannot be imported: {one_line(error)}"
         ) from None
     if not callable(found):
-        raise invalid("callback", f"module:function, a function of {module}", name)
+        raise invalid(what, f"module:function, a function of {module}", name)
     return found
