@@ -175,9 +175,10 @@ def _read_profile(text: str) -> tuple[costs.Profile, str]:
     """Returns the costs of a program, and why there are none where its text has another form."""
     libtpu = compiler.versions()["libtpu"]
     if not text:
-        return (
-            costs.Profile(),
-            f"this jaxlib cannot read the program of libtpu {libtpu}",
+        jaxlib = compiler.versions()["jaxlib"]
+        return costs.Profile(), (
+            f"jaxlib {jaxlib} cannot read the program of libtpu {libtpu}; pip install 'jax[tpu]' installs "
+            "versions that belong together"
         )
     try:
         profile = costs.profile(text)
