@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lambdanet.errors import InputError, one_line
+from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import cache_dir, write_atomic
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
@@ -154,9 +154,13 @@ def devices_of(topology: str) -> Sequence[Any]:
     import jax
     from jax.experimental import topologies
 
+    options = {}
+    if topology.endswith(":1x1"):
+        # Else libtpu 0.0.42 divides it between hosts of four chips.
+        options["chips_per_host_bounds"] = (1, 1, 1)
     try:
         return topologies.get_topology_desc(
-            platform="tpu", topology_name=topology
+            platform="tpu", topology_name=topology, **options
         ).devices
     except jax.errors.JaxRuntimeError as error:
         libtpu = versions()["libtpu"]
@@ -204,6 +208,9 @@ def lower(
     if model_parallel == 1:
         mesh = jax.sharding.Mesh(array, (BATCH_AXIS,))
     else:
+        if array.size % model_parallel:
+            accepted = f"a divisor of {array.size}, the number of cores"
+            raise invalid("model_parallel", accepted, model_parallel)
         array = array.reshape(-1, model_parallel)
         mesh = jax.sharding.Mesh(array, (BATCH_AXIS, MODEL_AXIS))
 

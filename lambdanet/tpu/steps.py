@@ -131,8 +131,9 @@ def _jax_step(
 def _function_of(model: Any, mode: str) -> Callable[..., Any]:
     if mode == "train":
         return model.train_step
+    options = {"training": False} if model._call_has_training_arg else {}
     # The compiler names the weights by the argument, "state".
-    return lambda state, x: model.stateless_call(*state, x, training=False)[0]
+    return lambda state, x: model.stateless_call(*state, x, **options)[0]
 
 
 def _struct(variable: Any) -> Any:
@@ -146,7 +147,11 @@ def _map_state(model: Any, mode: str, function: Callable[[Any], Any]) -> Any:
     groups = [model.trainable_variables, model.non_trainable_variables]
     if mode == "train":
         groups += [model.optimizer.variables, model.metrics_variables]
-    return tuple([function(variable) for variable in group] for group in groups)
+
+    def results(variables: Any) -> list[Any]:
+        return [function(variable) for variable in variables]
+
+    return tuple(map(results, groups))
 
 
 def model_step(
@@ -176,8 +181,8 @@ def model_step(
     else:
         data, *_ = K.keras.utils.unpack_x_y_sample_weight(data)
         if not model.built:
-            K.keras.backend.compute_output_spec(model, data)
-    partitions = _partitions(model, layout, model_parallel) if layout else None
+            model(jax.tree.map(lambda x: K.keras.KerasTensor(x.shape, x.dtype), data))
+    partitions = _partitions(model, layout) if layout else None
     name = f"{model.name}, {mode}, {model.dtype_policy.name}, JAX"
     return TpuStep(
         name,
@@ -207,13 +212,16 @@ def step_of_function(name: str, mode: str = "train", **options: Any) -> TpuStep:
     function = user_callbacks.find_function(name, "model")
     try:
         made = function()
-    except Exception as error:  # of any kind: the function is the user's
+        if not isinstance(made, tuple) or len(made) not in (2, 3):
+            accepted = "a model and an example batch, and at most a layout"
+            raise invalid(f"result of {name}", accepted, type(made).__name__)
+        model, batch, *rest = made
+        layout = rest[0] if rest else None
+        return model_step(model, batch, mode, layout=layout, **options)
+    except InputError:
+        raise
+    except Exception as error:  # of any kind: function and model are the user's
         raise InputError(f"model {name!r} fails: {one_line(error)}") from error
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
-        accepted = "a model and an example batch, and at most a layout"
-        raise invalid(f"result of {name}", accepted, type(made).__name__)
-    model, batch, *layout = made
-    return model_step(model, batch, mode, layout=next(iter(layout), None), **options)
 
 
 def layout_map(mesh: Any, layout: Layout) -> Any:
@@ -224,7 +232,7 @@ def layout_map(mesh: Any, layout: Layout) -> Any:
     return layouts
 
 
-def _partitions(model: Any, layout: Layout, model_parallel: int) -> Any:
+def _partitions(model: Any, layout: Layout) -> Any:
     """Returns the axes between which the cores divide each array of a training step's state."""
     from jax.sharding import PartitionSpec
 
@@ -233,7 +241,6 @@ def _partitions(model: Any, layout: Layout, model_parallel: int) -> Any:
     found = {}
     for weight in model.weights:
         if (axes := layouts[weight.path]) is not None:
-            _check_axes(weight, axes.axes, model_parallel)
             found[weight.path] = PartitionSpec(*axes.axes)
     for pattern in layout:
         paths = [weight.path for weight in model.weights]
@@ -249,16 +256,6 @@ def _partitions(model: Any, layout: Layout, model_parallel: int) -> Any:
                 found[variable.path] = found[weight.path]
 
     return _map_state(model, "train", lambda v: found.get(v.path, PartitionSpec()))
-
-
-def _check_axes(weight: Any, axes: Sequence[str | None], model_parallel: int) -> None:
-    accepted = f'"model" or None for each of the axes {weight.shape} of {weight.path}'
-    if len(axes) != len(weight.shape) or not {*axes} <= {"model", None}:
-        raise invalid("layout", accepted, axes)
-    for axis, size in zip(axes, weight.shape, strict=True):
-        if axis and size % model_parallel:
-            accepted = f"a divisor of {size}, an axis of {weight.path}"
-            raise invalid("model_parallel", accepted, model_parallel)
 
 
 def _example(batch: Any, batch_size: int | None) -> Any:

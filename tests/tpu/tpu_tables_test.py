@@ -18,7 +18,7 @@ from lambdanet.tpu import chips, costs, hlo, largest_batch
 from lambdanet.tpu.check import DoesNotFit
 from lambdanet.tpu.compiler import Cache
 from lambdanet.tpu.costs import Cost
-from lambdanet.tpu.report import Report, layer_of
+from lambdanet.tpu.report import Report, layer_of, render_report
 
 
 def _instruction(text):
@@ -79,6 +79,65 @@ def test_array_bytes_with_tile_padding(text, size, in_hbm):
 )
 def test_layer_of_an_operation(op_name, layer):
     assert layer_of(op_name, ["net"]) == layer
+
+
+EXCHANGES = """HloModule exchanges
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+
+%offloaded (p: f32[256]) -> f32[256] {
+  %p = f32[256]{0} parameter(0)
+  ROOT %all-reduce.2 = f32[256]{0} all-reduce(%p), to_apply=%sum, metadata={op_name="inner"}
+}
+
+ENTRY %main (x: f32[1000], y: f32[100], z: f32[256]) -> f32[1000] {
+  %x = f32[1000]{0} parameter(0)
+  %y = f32[100]{0} parameter(1)
+  %z = f32[256]{0} parameter(2)
+  %all-reduce.1 = f32[1000]{0} all-reduce(%x), to_apply=%sum
+  %gather-start = (f32[100]{0}, f32[400]{0}) all-gather-start(%y), dimensions={0}
+  %all-gather.1 = f32[400]{0} all-gather(%y), dimensions={0}
+  %reduce-scatter.1 = f32[250]{0} reduce-scatter(%x), to_apply=%sum
+  %start = ((f32[256]{0}), f32[256]{0}) call-start(%z), to_apply=%offloaded
+  %update = ((f32[256]{0}), f32[256]{0}) call-update(%start)
+  %done = f32[256]{0} call-done(%update)
+  %unknown = f32[1000]{0} copy(%x), backend_config={"estimated_cycles":"9223372036854775807"}
+  ROOT %known = f32[1000]{0} copy(%x), backend_config={"estimated_cycles":"1500"}
+}
+"""
+
+
+def test_what_a_core_sends():
+    """A sum takes twice its size, and what runs beside the program counts once."""
+    found = costs.profile(EXCHANGES).operations
+    sent = [cost.exchanged for cost in found if cost.collective]
+    assert sent == [2 * 4000, 1600, 1600, 4000, 2 * 1024]
+    report = Report("sums", "v5e:2x2", 4, 8, {}, tuple(found))
+    kinds = {"all-reduce": 2, "all-gather": 2, "reduce-scatter": 1}
+    assert report.collectives == kinds
+    assert report.collective_seconds == pytest.approx(sum(sent) / 200e9)
+    assert report.cycles == 1500 and report.seconds == pytest.approx(1e-6)
+    assert report.opcodes["copy"] == 2 and "call-update" not in report.opcodes
+    text = render_report(report)
+    assert (
+        "2 all-reduce, 2 all-gather, 1 reduce-scatter per step; at least 0.00 ms"
+        in text
+    )
+
+
+def test_report_without_a_time():
+    note = "libtpu 9.9 writes no cycles that can be read"
+    memory = {"temporaries": 3 * chips.GIB}
+    report = Report("new", "v6e:2x2", 4, 8, memory, (), note=note, counts=(2e12, 3e9))
+    text = render_report(report)
+    assert f"time          unknown: {note}\n" in text and "2.000 TFLOP" in text
+    assert "HBM           3.00 of 32.00 GiB" in text and "layers" not in text
+    found = report.to_json()
+    assert (found["seconds"], found["flops"], found["note"]) == (None, 2e12, note)
 
 
 @pytest.mark.parametrize("topology", chips.TOPOLOGIES)
