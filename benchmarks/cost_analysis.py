@@ -2,6 +2,7 @@
 """`python -m benchmarks.cost_analysis`: XLA's cost analysis of steps beside their times on this CPU."""
 
 import dataclasses
+import gc
 import statistics
 import sys
 import time
@@ -44,8 +45,10 @@ MODELS = (
 )
 # The processor's rates are those of a product of two square matrices and of adding to a long vector.
 MATRIX = 2048
-VECTOR = 2**26
+VECTOR = 2**25
 TURN_SECONDS = 0.1
+
+Run = Callable[[], object]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +59,14 @@ class Step:
       name: the model, or what the program computes.
       flops: XLA's count of the FLOPs.
       bytes: XLA's count of the bytes that operations read and write.
-      run: runs the program once.
+      prepare: makes the inputs, and returns a function that runs the program on them.
       seconds: the time per run, in each turn.
     """
 
     name: str
     flops: float
     bytes: float
-    run: Callable[[], object]
+    prepare: Callable[[], Run]
     seconds: list[float] = dataclasses.field(default_factory=list)
 
     @property
@@ -135,7 +138,10 @@ def _compile_model(name: str, mode: str, size: int, batch_size: int) -> Step:
     images = jax.ShapeDtypeStruct((batch_size, size, size, 3), "float32")
     labels = jax.ShapeDtypeStruct((batch_size,), "int32")
     step = steps.model_step(model, (images, labels), mode)
-    return compile_step(name, step.function, step.inputs)
+    compiled = compile_step(name, step.function, step.inputs)
+    del model, step
+    gc.collect()  # models have cycles, and all of them would fill the memory
+    return compiled
 
 
 def _rate_programs() -> tuple[Step, Step]:
@@ -164,25 +170,24 @@ def compile_step(name: str, function: Callable[..., Any], inputs: Any) -> Step:
     def constant(x: Any) -> Any:
         return jax.numpy.full(x.shape, 0.01, "float32").astype(x.dtype)
 
-    arrays = jax.tree.map(constant, inputs)
-    return Step(
-        name,
-        counts["flops"],
-        counts["bytes accessed"],
-        lambda: jax.block_until_ready(compiled(*arrays)),
-    )
+    def prepare() -> Run:
+        arrays = jax.tree.map(constant, inputs)
+        return lambda: jax.block_until_ready(compiled(*arrays))
+
+    return Step(name, counts["flops"], counts["bytes accessed"], prepare)
 
 
 def _take_turns(programs: Sequence[Step], repeats: int) -> None:
-    """Times programs in rounds, each of which starts with another one."""
+    """Times programs in rounds, each of which starts with another one; only one has its inputs in memory."""
     for turn in range(repeats):
         first = turn % len(programs)
         for step in [*programs[first:], *programs[:first]]:
-            step.run()  # to warm the caches
+            run = step.prepare()
+            run()  # to warm the caches
             calls = 0
             start = time.perf_counter()
             while calls == 0 or time.perf_counter() - start < TURN_SECONDS:
-                step.run()
+                run()
                 calls += 1
             step.seconds.append((time.perf_counter() - start) / calls)
 

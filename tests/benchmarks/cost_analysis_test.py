@@ -24,7 +24,9 @@ def test_counts_of_a_product():
     matrix = jax.ShapeDtypeStruct((64, 64), "float32")
     step = cost_analysis.compile_step("p", lambda a, b: a @ b, (matrix, matrix))
     assert step.flops == 2 * 64**3 and step.bytes == 3 * 4 * 64**2
-    np.testing.assert_allclose(step.run(), np.full((64, 64), 64 * 1e-4), rtol=1e-5)
+    np.testing.assert_allclose(
+        step.prepare()(), np.full((64, 64), 64 * 1e-4), rtol=1e-5
+    )
 
 
 def test_programs_take_turns(monkeypatch):
@@ -37,7 +39,7 @@ def test_programs_take_turns(monkeypatch):
             runs.append(name)
             clock[0] += seconds
 
-        return Step(name, 0.0, 0.0, run)
+        return Step(name, 0.0, 0.0, lambda: run)
 
     time = types.SimpleNamespace(perf_counter=lambda: clock[0])
     monkeypatch.setattr(cost_analysis, "time", time)
@@ -49,7 +51,7 @@ def test_programs_take_turns(monkeypatch):
 
 
 def _step(name, flops, size, *seconds):
-    return Step(name, flops, size, lambda: None, list(seconds))
+    return Step(name, flops, size, lambda: lambda: None, list(seconds))
 
 
 def test_estimate_is_the_larger_of_both_times(capsys):
