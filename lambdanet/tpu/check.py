@@ -31,6 +31,7 @@ _OUT_OF_MEMORY = (
     re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
 )
 _NODE = re.compile(r"{{node ([^}\s]+)}}|op_name=\"([^\"]+)\"|loc\(\"([^\"]+)\"")
+_FATAL = re.compile(r"^F\d{4} .*?\] (.*)", re.MULTILINE)  # in libtpu's log
 _UNSUPPORTED = re.compile(r"No registered '(\w+)' OpKernel")
 
 
@@ -303,14 +304,11 @@ def check_in_process(
                         _build_and_check, build, topology, cache
                     ).result()
             except BrokenProcessPool:
-                lines = [
-                    line
-                    for line in log.read_text(errors="replace").splitlines()
-                    if line.strip()
-                ]
-                last = lines[-1][:500] if lines else "empty"
+                text = log.read_text(errors="replace").strip()
+                fatal = _FATAL.search(text)
+                cause = fatal[1] if fatal else text.rpartition("\n")[2]
                 raise DoesNotCompile(
-                    f"the TPU compiler aborted; the end of its log: {last}"
+                    f"the TPU compiler aborted: {cause[:500] or 'its log is empty'}"
                 ) from None
 
 

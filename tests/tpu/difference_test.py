@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from lambdanet import cli
 from lambdanet.errors import InputError
 from lambdanet.tpu import chips
 from lambdanet.tpu.costs import Cost
@@ -195,3 +196,27 @@ def test_file_that_is_no_report_is_refused(tmp_path, content):
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="none.json' does not exist"):
         read_reports(tmp_path / "none.json", tmp_path / "none.json")
+
+
+def test_command_and_its_exit_status(tmp_path, capsys):
+    files = [tmp_path / name for name in ("before.json", "after.json")]
+    for file, time in zip(files, (10.0, 10.4), strict=True):
+        file.write_text(json.dumps(_report({"c4": time}).to_json(10)))
+    words = ["tpu-check", f"--diff={files[0]}", str(files[1])]
+    assert cli.main(words) == 0
+    assert "+0.400" in capsys.readouterr().out
+    assert cli.main([*words, "--max_slower=5"]) == 0
+    capsys.readouterr()
+    assert cli.main([*words, "--max_slower=3"]) == 1
+    shown = capsys.readouterr()
+    assert "+0.400" in shown.out
+    assert "after.json is 4.00 % slower" in shown.err and shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["--diff=a.json"], ["a.json"], ["--max_slower=3"], ["--diff=a", "b", "c"]]
+)
+def test_command_needs_two_reports(words, capsys):
+    assert cli.main(["tpu-check", *words]) == 2
+    printed = capsys.readouterr().err
+    assert "--diff=BEFORE.json" in printed and printed.count("\n") == 1
