@@ -40,6 +40,7 @@ PAGES = {
         "tpu.csv": MODELS,
         "tpu_check.txt": MODELS,
         "tpu_of_both_backends": TRAINING,
+        "cost_analysis.txt": MODELS,
     },
     "accuracy": {
         "digits.txt": TRAINING,
