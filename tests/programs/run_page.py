@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the Python blocks of a page from the one that chooses a backend of Keras 3: run_page.py PAGE.md
+"""Runs the Python blocks of a program on a page: run_page.py PAGE.md NUMBER
 
-Pages are written for `lambda_resnet_tiny`, which as a program has two blocks here to save time.
+A block that chooses a backend of Keras 3 begins a program, from 1. Pages are written for
+`lambda_resnet_tiny`, which as a program has two blocks here to save time.
 """
 
 import ast
@@ -15,22 +16,33 @@ import sys
 from pathlib import Path
 
 BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\w+\.py)\n")
 KERAS_3 = re.compile(r'^os\.environ\["KERAS_BACKEND"\] = "(\w+)"', re.MULTILINE)
 
 
-def from_engine(text: str) -> tuple[str, str]:
-    """Divides a page before the block that chooses a backend of Keras 3, if there is one."""
-    engine = KERAS_3.search(text)
-    start = text.rindex("```python\n", 0, engine.start()) if engine else len(text)
-    return text[:start], "\n" * text.count("\n", 0, start) + text[start:]
+def programs(text: str) -> list[str]:
+    """Divides a page before each block that chooses a backend of Keras 3; line numbers stay."""
+    begins = [
+        text.rindex("```python\n", 0, engine.start())
+        for engine in KERAS_3.finditer(text)
+    ]
+    return [
+        "\n" * text.count("\n", 0, begin) + text[begin:end]
+        for begin, end in itertools.pairwise([0, *begins, len(text)])
+    ]
 
 
 def run_page(text: str, page: str) -> None:
-    """Runs all Python blocks in one namespace, as a reader would paste them, and compares what they print."""
+    """Runs all Python blocks in one namespace, as a reader would paste them, and compares what they print.
+
+    A block that begins with the name of a file is written to it, too.
+    """
     namespace: dict = {}
     for block, following in itertools.pairwise([*BLOCK.finditer(text), None]):
         if block[1] != "python":
             continue
+        if name := FILE.match(block[2]):
+            Path(name[1]).write_text(block[2])
         first_line = text.count("\n", 0, block.start(2))
         with contextlib.redirect_stdout(io.StringIO()) as output:
             _run("\n" * first_line + block[2], page, namespace)
@@ -75,7 +87,9 @@ def main() -> None:
 
     tiny = "lambda_resnet_tiny"
     zoo.MODELS[tiny] = dataclasses.replace(zoo.MODELS[tiny], stages=("C", "", "", "L"))
-    run_page(from_engine(Path(sys.argv[1]).read_text())[1], sys.argv[1])
+    page, number = sys.argv[1:]
+    sys.path.insert(0, "")  # files that the page has written
+    run_page(programs(Path(page).read_text())[int(number)], page)
 
 
 if __name__ == "__main__":

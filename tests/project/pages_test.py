@@ -17,7 +17,7 @@ from pathlib import Path
 import helpers
 import pytest
 from pages import PAGES, commands_of, lines_of
-from programs.run_page import KERAS_3, from_engine, run_page
+from programs.run_page import KERAS_3, programs, run_page
 
 from lambdanet import cli, command_line, configs
 from lambdanet.configs.recipe import override
@@ -59,24 +59,23 @@ def cache(tmp_path_factory):
     "page", sorted(name for name, text in PAGES.items() if "```python\n" in text)
 )
 def test_blocks_run(page, request, tmp_path, monkeypatch):
-    """In this process, and from the block that chooses a backend of Keras 3 in one of its own."""
+    """In this process, and from each block that chooses a backend of Keras 3 in one of its own."""
     if 'weights="imagenet"' in PAGES[page]:
         monkeypatch.setenv("LAMBDANET_HOME", str(request.getfixturevalue("cache")))
     monkeypatch.chdir(tmp_path)
-    before, others = from_engine(PAGES[page])
+    before, *others = programs(PAGES[page])
     run_page(before, page)
-    if not (engine := KERAS_3.search(others)):
-        return
-    program = helpers.program("run_page.py", ROOT / page)
-    # For the steps of an epoch.
-    flags = helpers.xla_flags("--xla_backend_optimization_level=1")
-    program["env"] |= {
-        "KERAS_BACKEND": engine[1],
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": flags,
-    }
-    done = subprocess.run(**program, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    for number, text in enumerate(others, start=1):
+        program = helpers.program("run_page.py", ROOT / page, number)
+        # For the steps of an epoch.
+        flags = helpers.xla_flags("--xla_backend_optimization_level=1")
+        program["env"] |= {
+            "KERAS_BACKEND": KERAS_3.search(text)[1],
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": flags,
+        }
+        done = subprocess.run(**program, capture_output=True)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
@@ -119,18 +118,6 @@ def test_targets_and_extras_exist(page):
             assert set(extras.split(",")) <= set(setup["options.extras_require"]), (
                 extras
             )
-
-
-@pytest.mark.parametrize("page", sorted(PAGES))
-def test_extras_of_an_environment_agree(page):
-    """`[tpu]` and `[tpu-check]` need different versions of libtpu."""
-    installed: set[str] = set()
-    for line in lines_of(PAGES[page]):
-        if "-m venv" in line:
-            installed = set()
-        for extras in re.findall(r"pip install .*\.\[([\w,-]+)\]", line):
-            installed |= set(extras.split(","))
-        assert not {"tpu", "tpu-check"} <= installed, line
 
 
 # What the commands on a page need, beside those that a bare installation runs.
