@@ -157,7 +157,10 @@ def lower_both(folder: str) -> list[dict[str, Any]]:
         recipe, "train", recipe.global_batch_size // len(jax.devices())
     )
     lowered = compiler.lower(
-        step.function, step.inputs, jax.devices(), check._data_parallel
+        step.function,
+        step.inputs,
+        jax.devices(),
+        functools.partial(check._distribution, step),
     )
     return [*found, describe_program(lowered.as_text())]
 

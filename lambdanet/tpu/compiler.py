@@ -36,6 +36,13 @@ ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
 
+_WITHOUT_SPARSE_CORES = {
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": False,
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": False,
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": False,
+    "xla_tpu_enable_offloading_copy_to_sparsecore": False,
+}
+
 
 class Cache:
     """Results as gzipped JSON, each in a file of `folder` named by its key; the first write makes it."""
@@ -83,6 +90,7 @@ class Compiled:
       arguments, outputs, temporaries: their HBM in bytes.
       aliased: the HBM that outputs share with arguments, in bytes.
       flops, bytes: the compiler's own counts of FLOPs and HBM traffic, in which loops count once.
+      remark: how the program differs from what the device would run; empty if it does not.
     """
 
     text: str
@@ -93,6 +101,7 @@ class Compiled:
     temporaries: int
     flops: float = 0.0
     bytes: float = 0.0
+    remark: str = ""
 
 
 def versions() -> dict[str, str]:
@@ -113,6 +122,7 @@ def compile_function(
     topology: str,
     cache: Cache | None = None,
     parallel: Callable[[Any], contextlib.AbstractContextManager[Any]] | None = None,
+    keep: Callable[[Any, Any, Sequence[Any]], None] | None = None,
     **division: Any,
 ) -> Compiled:
     """Compiles a function of JAX that updates its first argument, the state, in place.
@@ -125,6 +135,8 @@ def compile_function(
       cache: earlier results for the same program, topology and versions.
       parallel: the context of tracing for a mesh of all devices, between which the data are divided, and each
         of which has the state; None: one device, and a function that returns no state.
+      keep: called with the program as a `jax.stages.Lowered`, the same compiled, and the devices; the cache
+        is not read then.
       **division: `partitions` and `model_parallel`, as in `lower`.
 
     Raises:
@@ -138,14 +150,23 @@ def compile_function(
 
     def compile_once() -> dict[str, Any]:
         compiled = lowered.compile()
+        text = _text(compiled)
+        remark = ""
+        if not text and topology.startswith("tpu7x"):
+            compiled = lowered.compile(compiler_options=_WITHOUT_SPARSE_CORES)
+            text = _text(compiled)
+            remark = f"without work for the SparseCores, which jaxlib {installed['jaxlib']} cannot read"
+        if keep:
+            keep(lowered, compiled, devices)
         counts = compiled.cost_analysis() or {}
         return {
-            **_fields(_text(compiled), compiled.memory_analysis(), len(devices)),
+            **_fields(text, compiled.memory_analysis(), len(devices)),
             "flops": counts.get("flops", 0.0),
             "bytes": counts.get("bytes accessed", 0.0),
+            "remark": remark,
         }
 
-    return _cached_or_compile(key, cache, compile_once)
+    return _cached_or_compile(key, None if keep else cache, compile_once)
 
 
 def devices_of(topology: str) -> Sequence[Any]:

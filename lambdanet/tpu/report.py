@@ -42,6 +42,7 @@ class Report:
       note: why there are no operations; empty where there are.
       counts: the compiler's own counts of FLOPs and of bytes of HBM traffic, which stand for the sums where
         there are no operations.
+      remark: how the program differs from what the device would run; empty if it does not.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Report:
     model_parallel: int = 1
     note: str = ""
     counts: tuple[float, float] = (0.0, 0.0)
+    remark: str = ""
 
     @property
     def chip(self) -> chips.Chip:
@@ -155,6 +157,7 @@ class Report:
             },
             "seconds": self.seconds or None,
             "note": self.note,
+            "remark": self.remark,
             "examples_per_second": {
                 "core": self.examples_per_second,
                 "topology": self.examples_per_second * self.num_cores,
@@ -202,6 +205,8 @@ def render_report(report: Report, count: int = 10) -> str:
         "",
         f"  HBM           {_gib(report.hbm_needed)} of {_gib(chip.hbm)} GiB: {parts or 'less than 1 MiB'}",
     ]
+    if report.remark:
+        lines.insert(2, f"compiled {report.remark}")
     if report.note:
         lines += [
             f"  time          unknown: {report.note}",

@@ -25,7 +25,7 @@ from lambdanet.training.run.build import build_model, build_optimizer, compile_m
 MODES = ("train", "infer")
 Layout = Mapping[str, Sequence[str | None]]
 BATCH = 128  # images per core: the paper's 1024 on 8 cores
-# For the learning rate schedule; the cost of a step does not depend on it.
+# Where it is not given: the cost of a step does not depend on it.
 _STEPS_PER_EPOCH = 1000
 
 
@@ -44,6 +44,7 @@ class TpuStep:
       model_parallel: the number of cores that compute on the same batch, as in `fit` with `ModelParallel`.
       layout: which axes of variables they divide, by patterns of their paths.
       partitions: the same for each array of the state.
+      recipe, steps_per_epoch: those of a training step of a recipe, which an executable is kept with.
     """
 
     name: str
@@ -55,10 +56,15 @@ class TpuStep:
     model_parallel: int = 1
     layout: Layout = dataclasses.field(default_factory=dict)
     partitions: Any = None
+    recipe: Recipe | None = None
+    steps_per_epoch: int = 0
 
 
 def recipe_step(
-    recipe: Recipe, mode: str = "train", batch_size: int = BATCH
+    recipe: Recipe,
+    mode: str = "train",
+    batch_size: int = BATCH,
+    steps_per_epoch: int = _STEPS_PER_EPOCH,
 ) -> TpuStep:
     """Returns the step of a recipe.
 
@@ -68,6 +74,7 @@ def recipe_step(
         the recipe's `sizes`; or "infer", from images to logits, of the model for inference
         (`lambdanet.for_inference`), as exported.
       batch_size: the number of images on the core.
+      steps_per_epoch: of the training, for the schedule of the learning rate, which is a part of the program.
 
     Raises:
       InputError: the mode is unknown, the batch size is below 1, the recipe has no number of classes, or this
@@ -75,7 +82,7 @@ def recipe_step(
 
     Example:
       >>> step = recipe_step(configs.get_recipe("digits"), batch_size=32)
-      >>> report = check_step(step, "v5e:2x2")
+      >>> step.function(*(tf.zeros(spec.shape, spec.dtype) for spec in step.inputs))
     """
     which_keras.check_backend("the step of a recipe", ("tensorflow", "jax"))
     check_known("mode", mode, MODES)
@@ -88,7 +95,7 @@ def recipe_step(
     else:
         size = int(max(recipe.sizes, default=size))
         model = build_model(dataclasses.replace(recipe, input_size=size))
-        optimizer = build_optimizer(recipe, _STEPS_PER_EPOCH)
+        optimizer = build_optimizer(recipe, steps_per_epoch)
         compile_model(recipe, model, optimizer)
         optimizer.build(model.trainable_variables)
     precision = "bfloat16" if recipe.mixed_precision else "float32"
@@ -101,7 +108,14 @@ def recipe_step(
         model, mode, shape, dtype
     )
     return TpuStep(
-        name, function, inputs, batch_size, (model.name,), is_jax and mode == "train"
+        name,
+        function,
+        inputs,
+        batch_size,
+        (model.name,),
+        is_jax and mode == "train",
+        recipe=recipe,
+        steps_per_epoch=steps_per_epoch,
     )
 
 
@@ -125,7 +139,10 @@ def _jax_step(
     images = jax.ShapeDtypeStruct(shape, dtype)
     labels = jax.ShapeDtypeStruct(shape[:1], "int32")
     data = images if mode == "infer" else (images, labels)
-    return _function_of(model, mode), (_map_state(model, mode, _struct), data)
+    return _function_of(model, mode), (
+        _map_state(model, mode, _struct),
+        data,
+    )
 
 
 def _function_of(model: Any, mode: str) -> Callable[..., Any]:

@@ -401,6 +401,6 @@ def test_missing_and_other_packages_are_named(monkeypatch, capsys):
         compiler, "versions", lambda: {"jax": "9.9", "jaxlib": "9.9", "libtpu": "9.9"}
     )
     monkeypatch.setitem(sys.modules, "jax._src.interpreters", None)
-    message = r"cannot use jax 9.9, .*ModuleNotFoundError.*lambdanet\[tpu-check\]"
+    message = r"cannot use jax 9.9, .*ModuleNotFoundError.*\[tpu-check-tensorflow\]"
     with pytest.raises(InputError, match=message):
         compiler.compile_hlo(b"", "v3:2x2")
