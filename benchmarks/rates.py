@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from scipy import optimize
 
 from benchmarks import program
 from benchmarks.turns import results
@@ -22,8 +21,9 @@ from lambdanet.errors import check_counts
 from lambdanet.files import write_output
 from lambdanet.ops import convolution, products
 from lambdanet.ops.position_lambdas import choose_fastest
-from lambdanet.ops.position_term import Form, PositionTerm, Sizes
+from lambdanet.ops.position_term import Form, PositionTerm
 from lambdanet.text_table import to_csv
+from lambdanet.try_device.rates import Timing, fit
 
 MAPS = (
     "7x7x512x8",
@@ -37,16 +37,6 @@ MAPS = (
 SCOPE = 23
 PRUNED = 3.0  # forms whose estimate is this many times the shortest are not measured
 MIN_SECONDS = 0.006  # of a turn
-
-
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """The seconds that a form takes in a case."""
-
-    case: Case
-    sizes: Sizes
-    form: Form
-    seconds: float
 
 
 def measure_rates(
@@ -165,37 +155,6 @@ def _time(run: Callable[..., Any], inputs: Sequence[tf.Tensor]) -> float:
         run(*inputs)
         calls += 1
     return (time.perf_counter() - start) / calls
-
-
-def fit(timings: Sequence[Timing], start: Speed) -> Speed:
-    """Returns the rates with the least error of the logarithm of the time.
-
-    Forms near the fastest of their case count most, as only they are chosen.
-    """
-    fastest: dict[Case, float] = {}
-    for timing in timings:
-        fastest[timing.case] = min(
-            timing.seconds, fastest.get(timing.case, timing.seconds)
-        )
-
-    def speed(logarithms: np.ndarray) -> Speed:
-        # A rate that no timing depends on wanders, and must stay finite.
-        return Speed(*np.exp(np.clip(logarithms, 0, 100)).tolist())
-
-    def error(logarithms: np.ndarray) -> float:
-        total = 0.0
-        for timing in timings:
-            estimate = timing.form.seconds(timing.sizes, speed(logarithms))
-            weight = (fastest[timing.case] / timing.seconds) ** 2
-            total += weight * abs(np.log(estimate / timing.seconds))
-        return total
-
-    rates = np.log(dataclasses.astuple(start)[:4])
-    for _ in range(3):  # from where the simplex has shrunk too early
-        rates = optimize.minimize(
-            error, rates, method="Nelder-Mead", options={"maxiter": 2000}
-        ).x
-    return speed(rates)
 
 
 def summary(timings: Sequence[Timing], fitted: Device) -> str:

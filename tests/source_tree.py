@@ -27,6 +27,17 @@ FLOORS = {
         "tpu",
     ),
     "explain": ("core", "backend", "ops", "layers", "configs", "models", "training"),
+    "try_device": (
+        "core",
+        "backend",
+        "ops",
+        "layers",
+        "configs",
+        "models",
+        "training",
+        "tpu",
+        "detection",
+    ),
     "cli": (
         "core",
         "backend",
@@ -38,6 +49,7 @@ FLOORS = {
         "tpu",
         "detection",
         "explain",
+        "try_device",
     ),
 }
 # Beside the package, and not installed; no floor imports an experiment.

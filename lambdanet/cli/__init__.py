@@ -10,7 +10,14 @@ from collections.abc import Sequence
 
 import lambdanet
 from lambdanet import command_line
-from lambdanet.cli import completion, exported, models, tpu_check, training
+from lambdanet.cli import (
+    completion,
+    exported,
+    models,
+    tpu_check,
+    training,
+    try_device,
+)
 from lambdanet.command_line import HELP, Command, run_command
 from lambdanet.errors import check_known
 from lambdanet.text_table import align_columns
@@ -20,6 +27,7 @@ _COMPLETED: tuple[Command, ...] = (
     *training.COMMANDS,
     *exported.COMMANDS,
     *tpu_check.COMMANDS,
+    *try_device.COMMANDS,
 )
 COMMANDS = (*_COMPLETED, completion.completion_of(_COMPLETED))
 

@@ -231,7 +231,8 @@ def test_what_a_floor_imports_is_required(built, floor):
         "models": ("tensorflow", "keras-hub", "detection"),
         "training": ("tensorflow", "jax", "demo", "train", "onnx", "detection", "beam"),
         "explain": ("tensorflow", "jax", "torch", "train"),
-        "tpu": ("tpu-check", "tensorflow", "demo"),
+        "tpu": ("tpu-check-tensorflow", "tpu-check", "tensorflow", "demo"),
+        "try_device": ("tensorflow", "jax", "tpu-check"),
         "detection": ("detection",),
         "cli": ("demo",),
     }.get(floor, ())

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `lambdanet try-device`: all parts on this CPU, failures, and what the file keeps to itself."""
+
+import getpass
+import json
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lambdanet import cli
+from lambdanet.backend import device
+from lambdanet.cli import try_device as command
+from lambdanet.ops import kernels
+from lambdanet.try_device import rates, scrub, training
+
+STEP = """HloModule step
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  ROOT %y = f32[8]{0} copy(%x), backend_config={"estimated_cycles":"1500000"}
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory):
+    """The exit status and the content of the file."""
+    folder = tmp_path_factory.mktemp("device") / "tried"
+    status = cli.main(["try-device", f"--out={folder}"])
+    return status, json.loads((folder / command.FILE).read_text())
+
+
+@pytest.mark.slow
+def test_all_parts_pass_on_a_cpu(tried):
+    status, report = tried
+    rows = report["rows"]
+    failed = [row for row in rows if row["passed"] is False]
+    assert status == 0 and not failed
+    assert {row["part"] for row in rows} == set(command.PARTS)
+    forms = [row for row in rows if "forms" in row]
+    assert len(forms) >= 8  # maps, types and passes
+    for row in forms:
+        assert len(row["forms"]) > 2 and row["figures"]["fastest"]
+        for form in row["forms"]:
+            assert form["error"] < 0.03 and form["ms"] > 0
+    fitted = [row for row in rows if row["case"].startswith("rates for device.py")]
+    assert len(fitted) == 2
+    steps = [row for row in rows if row["part"] == "training"]
+    cases = {row["case"] for row in steps}
+    networks = ("digits", "lambda_resnet_50")
+    assert cases == {
+        f"{name}, {backend}" for name in networks for backend in ("jax", "tensorflow")
+    }
+    for row in steps:
+        assert row["figures"]["steps"] == training.STEPS and row["ms"] > 0
+    # Nothing estimates the time of a CPU.
+    assert [row["figures"]["estimate"] for row in steps[:2]] == ["-", "-"]
+    assert report["versions"]["lambdanet"] and len(report["table"]) > len(rows)
+
+
+@pytest.mark.slow
+def test_the_file_names_nobody(tried):
+    text = json.dumps(tried[1])
+    assert str(Path.home()) + "/" not in text and "/tmp/" not in text
+    assert socket.gethostname() not in text
+    user = getpass.getuser()
+    assert f"/{user}/" not in text and f'"{user}"' not in text
+
+
+def test_a_part_that_fails_does_not_hide_the_others(tmp_path, monkeypatch, capsys):
+    parts = {
+        "forms": (("jax", "lambdanet.try_device.nowhere:nothing"),),
+        "export": (("tensorflow", "os:abort"),),
+        "detection": (("tensorflow", "lambdanet.try_device:_not_there"),),
+    }
+    monkeypatch.setattr(command, "PARTS", parts)
+    assert cli.main(["try-device", f"--out={tmp_path / 'tried'}"]) == 1
+    shown = capsys.readouterr()
+    assert "3 of 3 rows failed" in shown.err
+    rows = json.loads((tmp_path / "tried" / command.FILE).read_text())["rows"]
+    errors = [row["figures"]["error"] for row in rows]
+    assert "nowhere" in errors[0]
+    assert errors[1]  # of a call with an argument too many, or of the abort
+    assert "_not_there" in errors[2]
+    assert all(line in shown.out for line in ("forms", "export", "detection"))
+
+
+def test_wrong_arguments_are_one_line(tmp_path, capsys):
+    assert cli.main(["try-device", f"--out={tmp_path}", "--parts=forms,form"]) == 2
+    assert "unknown part 'form'" in capsys.readouterr().err
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / command.FILE).write_text("mine")
+    assert cli.main(["try-device", f"--out={tmp_path}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert (tmp_path / command.FILE).read_text() == "mine"
+
+
+def test_estimates_of_a_tpu():
+    """A program of 1.5 million cycles takes a millisecond on a v5e; elsewhere nothing is estimated."""
+    assert training.estimate_seconds(STEP, "TPU v5 lite") == pytest.approx(1e-3)
+    assert training.estimate_seconds(STEP, "cpu") is None
+    assert training.estimate_seconds("another form", "TPU v5 lite") is None
+    assert set(training.CHIPS.values()) >= {"v3", "v5e", "v5p", "v6e", "tpu7x"}
+
+
+def test_scrubbed_messages():
+    home = Path.home()
+    assert scrub(f"no file '{home}/secret/data.csv'") == "no file '.../data.csv'"
+    assert scrub("cannot reach 10.1.2.3:8470") == "cannot reach ADDRESS:8470"
+    assert scrub("loss is nan") == "loss is nan"
+
+
+def test_fitted_rates_are_those_of_the_times():
+    """Times that a device of other rates would need give these rates back, where a form depends on them."""
+    kernel = kernels.KERNELS["GPU"]
+    speed = device.Speed(rate=2e12, elementwise_rate=3e10, bandwidth=5e10)
+    from lambdanet.ops.position_term import Geometry, PositionTerm
+    from lambdanet.ops.products import Product
+
+    timings = []
+    for side in (14, 28, 56):
+        arrays = [
+            np.zeros([2, side, side, 4, 16], np.float32),
+            np.zeros([2, side, side, 32, 1], np.float32),
+            np.zeros([23, 23, 16, 1], np.float32),
+        ]
+        sizes = PositionTerm(*arrays, Geometry(), None, False).sizes
+        for query_first in (False, True):
+            form = Product(query_first=query_first)
+            seconds = form.seconds(sizes, speed)
+            timings.append(rates.Timing(side, sizes, form, seconds))
+    fitted = rates.fit(timings, kernel.device.training)
+    for timing in timings:
+        estimate = timing.form.seconds(timing.sizes, fitted)
+        assert estimate == pytest.approx(timing.seconds, rel=0.2)
