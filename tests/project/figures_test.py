@@ -116,7 +116,7 @@ def test_tpu_estimate_is_that_of_the_table():
     results = ROOT / "docs" / "results"
     report = (results / "tpu_check.txt").read_text(encoding="utf-8")
     milliseconds = float(re.search(r"([\d.]+) ms per step", report)[1])
-    file = results / "tpu_of_both_backends" / "lambda_resnet_50_v5e_2x2_tensorflow.json"
+    file = results / "tpu_of_both_backends" / "lambda_resnet_50_v5e_2x2_jax.json"
     row = json.loads(file.read_text(encoding="utf-8"))
     assert report.startswith(row["name"])
     assert milliseconds == pytest.approx(1000 * row["seconds"], rel=1e-3)
