@@ -42,7 +42,7 @@ PARTS = {
 }
 FILE = "try_device.json"
 MARK = "lambdanet try-device"  # the first key of the file
-MAX_SECONDS = 600  # of a process
+MAX_SECONDS = 1200  # of a process, which compiles up to a hundred programs
 RESULTS = {True: "passed", False: "FAILED", None: "not installed"}
 
 Row = dict[str, Any]

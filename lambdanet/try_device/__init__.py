@@ -7,9 +7,9 @@ name; and, for the file alone, whatever else it measured. On a CPU, all sizes ar
 """
 
 import getpass
+import os
 import re
 import socket
-from pathlib import Path
 from typing import Any
 
 # Folders before the last name of an absolute path, of Linux or Windows.
@@ -24,7 +24,8 @@ def scrub(text: str) -> str:
       >>> scrub("cannot read '/home/ada/data/train.csv'")
       "cannot read '.../train.csv'"
     """
-    text = text.replace(str(Path.home()), "")
+    # Its name may have spaces.
+    text = text.replace(f"{os.path.expanduser('~')}/", "/")
     text = _ADDRESS.sub("ADDRESS", _FOLDERS.sub(".../", text))
     names = {"USER": _user(), "HOST": socket.gethostname()}
     for word, name in names.items():

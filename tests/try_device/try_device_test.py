@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engines import ENGINES
 
 from lambdanet import cli
 from lambdanet.backend import device
 from lambdanet.cli import try_device as command
 from lambdanet.ops import kernels
+from lambdanet.ops.position_term import Geometry, PositionTerm
+from lambdanet.ops.products import Product
 from lambdanet.try_device import rates, scrub, training
 
 STEP = """HloModule step
@@ -69,22 +72,70 @@ def test_the_file_names_nobody(tried):
     assert f"/{user}/" not in text and f'"{user}"' not in text
 
 
+def run_parts(parts, folder, monkeypatch):
+    """Returns the exit status and the rows of a command with other parts."""
+    for name, value in ENGINES["jax"].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(command, "PARTS", parts)
+    status = cli.main(["try-device", f"--out={folder}"])
+    return status, json.loads((folder / command.FILE).read_text())["rows"]
+
+
 def test_a_part_that_fails_does_not_hide_the_others(tmp_path, monkeypatch, capsys):
     parts = {
         "forms": (("jax", "lambdanet.try_device.nowhere:nothing"),),
-        "export": (("tensorflow", "os:abort"),),
-        "detection": (("tensorflow", "lambdanet.try_device:_not_there"),),
+        "detection": (("tensorflow", "faulthandler:_sigsegv"),),
+        "training": (("tensorflow", "pathlib:Path.read_text"),),
+        "export": (("tensorflow", "lambdanet.try_device.exports:compare_saved_model"),),
     }
-    monkeypatch.setattr(command, "PARTS", parts)
-    assert cli.main(["try-device", f"--out={tmp_path / 'tried'}"]) == 1
+    status, rows = run_parts(parts, tmp_path / "tried", monkeypatch)
+    assert status == 1
     shown = capsys.readouterr()
-    assert "3 of 3 rows failed" in shown.err
-    rows = json.loads((tmp_path / "tried" / command.FILE).read_text())["rows"]
-    errors = [row["figures"]["error"] for row in rows]
-    assert "nowhere" in errors[0]
-    assert errors[1]  # of a call with an argument too many, or of the abort
-    assert "_not_there" in errors[2]
-    assert all(line in shown.out for line in ("forms", "export", "detection"))
+    assert "3 of 4 rows failed: nothing on jax; _sigsegv on tensorflow" in shown.err
+    assert all(f"\n{part} " in shown.out for part in parts)
+    missing, crash, unreadable, export = rows
+    assert "ModuleNotFoundError" in missing["figures"]["error"]
+    assert crash["figures"]["error"].startswith("ended by SIGSEGV; last line: ")
+    assert "Is a directory: '.../" in unreadable["figures"]["error"]
+    assert [row["passed"] for row in rows] == [False, False, False, True]
+    assert export["case"] == "SavedModel"
+
+
+def test_a_part_that_takes_too_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "MAX_SECONDS", 0.1)
+    parts = {"forms": (("jax", "lambdanet.try_device.forms:compare_forms"),)}
+    status, rows = run_parts(parts, tmp_path, monkeypatch)
+    assert status == 1 and len(rows) == 1
+    assert rows[0]["figures"]["error"].startswith("stopped after 0.1 s; last line: ")
+
+
+@pytest.mark.slow
+def test_forms_of_a_tpu_on_the_cpu(tmp_path, monkeypatch):
+    parts = {"forms": (("jax", "programs.try_other_forms:compare_tpu_forms"),)}
+    status, rows = run_parts(parts, tmp_path, monkeypatch)
+    assert status == 0
+    found = set()
+    for row in rows:
+        found.update(form["form"].partition("(")[0] for form in row.get("forms", ()))
+    assert found == {"BlockDiagonal", "PooledQueries", "TpuProduct"}
+
+
+def test_wrong_forms_fail(tmp_path, monkeypatch):
+    parts = {"forms": (("jax", "programs.try_other_forms:compare_wrong_forms"),)}
+    status, rows = run_parts(parts, tmp_path, monkeypatch)
+    assert status == 1
+    *cases, _, _ = rows  # the last two are rates
+    assert len(cases) == 4
+    for row in cases:
+        by_kind = {form["form"].partition("(")[0]: form for form in row["forms"]}
+        right, larger, refused = map(by_kind.get, ("Product", "Larger", "Refused"))
+        assert right["error"] < 0.03 and larger["error"] > 0.09
+        assert "refuses '.../program.txt'" in refused["failure"]
+        assert row["passed"] is False
+        assert set(row["figures"]["wrong"].split("; ")) == {
+            larger["form"],
+            refused["form"],
+        }
 
 
 def test_wrong_arguments_are_one_line(tmp_path, capsys):
@@ -110,15 +161,19 @@ def test_scrubbed_messages():
     assert scrub(f"no file '{home}/secret/data.csv'") == "no file '.../data.csv'"
     assert scrub("cannot reach 10.1.2.3:8470") == "cannot reach ADDRESS:8470"
     assert scrub("loss is nan") == "loss is nan"
+    assert scrub(f"{getpass.getuser()} on {socket.gethostname()}") == "USER on HOST"
+
+
+def test_scrubbed_messages_without_a_home(monkeypatch):
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 2**31)  # an account without a name
+    assert scrub("no file '/data/secret/a.csv'") == "no file '.../a.csv'"
 
 
 def test_fitted_rates_are_those_of_the_times():
     """Times that a device of other rates would need give these rates back, where a form depends on them."""
     kernel = kernels.KERNELS["GPU"]
     speed = device.Speed(rate=2e12, elementwise_rate=3e10, bandwidth=5e10)
-    from lambdanet.ops.position_term import Geometry, PositionTerm
-    from lambdanet.ops.products import Product
-
     timings = []
     for side in (14, 28, 56):
         arrays = [

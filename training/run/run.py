@@ -140,6 +140,10 @@ class Run:
             raise invalid(
                 "accumulate_steps", f"a divisor of {batch}", recipe.accumulate_steps
             )
+        calls = options.steps_per_execution
+        if keras.config.backend() == "tensorflow" and min(devices.replicas, calls) > 1:
+            accepted = "1 on several devices of TensorFlow, where the `fit` of Keras fails with more"
+            raise invalid("steps_per_execution", accepted, calls)
         keras.utils.set_random_seed(recipe.seed)
         if options.deterministic and keras.config.backend() == "tensorflow":
             tf.config.experimental.enable_op_determinism()

@@ -3,13 +3,15 @@
 
 import json
 import subprocess
+import types
 
 import keras
 import pytest
 from helpers import program
 
+from lambdanet import configs
 from lambdanet.errors import InputError
-from lambdanet.training.run import create_devices
+from lambdanet.training.run import create_devices, devices, run
 
 # Arguments, and the reason in the message; the tests have no TPU.
 UNREACHABLE = {
@@ -26,6 +28,16 @@ UNREACHABLE = {
 ON_TENSORFLOW = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="needs tf.distribute"
 )
+
+
+@ON_TENSORFLOW
+def test_several_steps_per_call_need_one_device(tmp_path):
+    dataset = types.SimpleNamespace(
+        recipe=configs.get_recipe("digits"), steps_per_epoch=4
+    )
+    options = run.TrainOptions(steps_per_execution=2)
+    with pytest.raises(InputError, match="must be 1 on several devices .*, got 2"):
+        run.Run(dataset, tmp_path, devices.Devices(2), options)
 
 
 @pytest.fixture(scope="module")
