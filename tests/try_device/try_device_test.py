@@ -81,21 +81,23 @@ def run_parts(parts, folder, monkeypatch):
     return status, json.loads((folder / command.FILE).read_text())["rows"]
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_does_not_hide_the_others(tmp_path, monkeypatch, capsys):
     parts = {
         "forms": (("jax", "lambdanet.try_device.nowhere:nothing"),),
-        "detection": (("tensorflow", "faulthandler:_sigsegv"),),
+        "detection": (("jax", "programs.try_other_parts:crash"),),
         "training": (("tensorflow", "pathlib:Path.read_text"),),
         "export": (("tensorflow", "lambdanet.try_device.exports:compare_saved_model"),),
     }
     status, rows = run_parts(parts, tmp_path / "tried", monkeypatch)
     assert status == 1
     shown = capsys.readouterr()
-    assert "3 of 4 rows failed: nothing on jax; _sigsegv on tensorflow" in shown.err
+    assert "3 of 4 rows failed: nothing on jax; crash on jax" in shown.err
     assert all(f"\n{part} " in shown.out for part in parts)
     missing, crash, unreadable, export = rows
     assert "ModuleNotFoundError" in missing["figures"]["error"]
-    assert crash["figures"]["error"].startswith("ended by SIGSEGV; last line: ")
+    end = "ended by SIGSEGV; last line: reading .../step.txt"
+    assert crash["figures"]["error"] == end
     assert "Is a directory: '.../" in unreadable["figures"]["error"]
     assert [row["passed"] for row in rows] == [False, False, False, True]
     assert export["case"] == "SavedModel"
@@ -111,7 +113,7 @@ def test_a_part_that_takes_too_long(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_forms_of_a_tpu_on_the_cpu(tmp_path, monkeypatch):
-    parts = {"forms": (("jax", "programs.try_other_forms:compare_tpu_forms"),)}
+    parts = {"forms": (("jax", "programs.try_other_parts:compare_tpu_forms"),)}
     status, rows = run_parts(parts, tmp_path, monkeypatch)
     assert status == 0
     found = set()
@@ -120,8 +122,9 @@ def test_forms_of_a_tpu_on_the_cpu(tmp_path, monkeypatch):
     assert found == {"BlockDiagonal", "PooledQueries", "TpuProduct"}
 
 
+@pytest.mark.slow
 def test_wrong_forms_fail(tmp_path, monkeypatch):
-    parts = {"forms": (("jax", "programs.try_other_forms:compare_wrong_forms"),)}
+    parts = {"forms": (("jax", "programs.try_other_parts:compare_wrong_forms"),)}
     status, rows = run_parts(parts, tmp_path, monkeypatch)
     assert status == 1
     *cases, _, _ = rows  # the last two are rates
