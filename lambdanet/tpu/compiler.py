@@ -150,14 +150,14 @@ def compile_function(
 
     def compile_once() -> dict[str, Any]:
         compiled = lowered.compile()
+        if keep:
+            keep(lowered, compiled, devices)
         text = _text(compiled)
         remark = ""
         if not text and topology.startswith("tpu7x"):
             compiled = lowered.compile(compiler_options=_WITHOUT_SPARSE_CORES)
             text = _text(compiled)
             remark = f"without work for the SparseCores, which jaxlib {installed['jaxlib']} cannot read"
-        if keep:
-            keep(lowered, compiled, devices)
         counts = compiled.cost_analysis() or {}
         return {
             **_fields(text, compiled.memory_analysis(), len(devices)),
