@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import io
 import json
+import signal
 import sys
 import zipfile
 from pathlib import Path
@@ -21,10 +22,10 @@ from keras.src.backend.jax import trainer
 from small_model import ONE_BLOCK
 
 from lambdanet import configs
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, Preempted
 from lambdanet.models import zoo
 from lambdanet.tpu import check, compiler, steps
-from lambdanet.training.run import executable, model_dir
+from lambdanet.training.run import callbacks, executable, model_dir
 from lambdanet.training.train import train
 
 FOLDER = Path(sys.argv[1])
@@ -91,6 +92,23 @@ def run(name, recipe=RECIPE, **options):
     return shown.getvalue(), model_dir.load_weights(path)[1]
 
 
+def resumed(name, **options):
+    """Stops a run in its first epoch, and returns what the run that resumes it prints and its weights."""
+    save = callbacks.SaveCheckpoints.on_train_batch_end
+
+    def stop(self, batch, logs=None):
+        if batch == 1:
+            signal.raise_signal(signal.SIGTERM)
+        save(self, batch, logs)
+
+    with (
+        mock.patch.object(callbacks.SaveCheckpoints, "on_train_batch_end", stop),
+        contextlib.suppress(Preempted),
+    ):
+        run(name, **options)
+    return run(name, **options)
+
+
 def refusal(file, recipe=RECIPE):
     """Returns the message with which a run refuses a file, and whether it wrote something."""
     name = f"refused_{file}"
@@ -117,6 +135,9 @@ def train_all():
             "distance": distance(weights, expected),
             "compiled": functions,
         }
+        shown, weights = resumed(f"{name}_resumed", distribute=name, executable=path)
+        difference = distance(weights, expected)
+        result[f"{name}_resumed"] = {"shown": shown, "distance": difference}
     several = {"steps_per_execution": 3, "executable": str(FOLDER / "one_device")}
     other_seed = dataclasses.replace(RECIPE, seed=1)
     _, expected = run("seed_compiled", other_seed)

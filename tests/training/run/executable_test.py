@@ -50,6 +50,14 @@ def test_a_run_with_an_executable_is_the_run_without(found, devices):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("devices", ["one_device", "mirrored"])
+def test_a_run_is_resumed_with_an_executable(found, devices):
+    resumed = found[f"{devices}_resumed"]
+    assert "after epoch 0 of 2 and 2 of 4 steps, step 2\n" in resumed["shown"]
+    assert resumed["distance"] == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "message"),
     [
