@@ -113,6 +113,10 @@ def tpu_check(
     if save:
         check_count("--steps_per_epoch", steps_per_epoch)
         check_replaceable(save, rb"PK\x03\x04.{26}executable\.json", "save")
+        for name in ("sizes", "freeze", "mixup_alpha", "cutmix_alpha"):
+            value = getattr(build_step.args[0], name)
+            if value:
+                raise invalid(name, "empty or 0 with --save", value)
         build_step = functools.partial(build_step, steps_per_epoch=steps_per_epoch)
 
     from lambdanet.tpu import check, largest_batch, report

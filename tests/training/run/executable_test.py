@@ -95,6 +95,15 @@ def test_on_tensorflow_there_is_none(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("field", ["mixup_alpha=0.2", "sizes=(16, 24)"])
+def test_what_a_run_would_refuse_is_not_saved(field, tmp_path, capsys):
+    path = tmp_path / "step"
+    words = [f"--save={path}", "--steps_per_epoch=4", f"--set={field}"]
+    assert cli.main(["tpu-check", "--recipe=digits", *words]) == 2
+    assert "must be empty or 0 with --save" in capsys.readouterr().err
+    assert not path.exists()
+
+
 @pytest.mark.parametrize(
     "words",
     [
