@@ -27,31 +27,9 @@ FLOORS = {
         "tpu",
     ),
     "explain": ("core", "backend", "ops", "layers", "configs", "models", "training"),
-    "try_device": (
-        "core",
-        "backend",
-        "ops",
-        "layers",
-        "configs",
-        "models",
-        "training",
-        "tpu",
-        "detection",
-    ),
-    "cli": (
-        "core",
-        "backend",
-        "ops",
-        "layers",
-        "configs",
-        "models",
-        "training",
-        "tpu",
-        "detection",
-        "explain",
-        "try_device",
-    ),
 }
+FLOORS["try_device"] = (*FLOORS["detection"], "detection")
+FLOORS["cli"] = (*FLOORS["try_device"], "explain", "try_device")
 # Beside the package, and not installed; no floor imports an experiment.
 BESIDE = ("benchmarks", "experiments")
 FLOORS["benchmarks"] = tuple(FLOORS)

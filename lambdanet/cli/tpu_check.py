@@ -168,10 +168,9 @@ def _known_topologies() -> str:
         except InputError:  # older and newer compilers know others
             continue
         chip = chips.chip_of(topology)
-        source = chips.SOURCES[topology.partition(":")[0]]
         figures = [chip.peak / 1e12, chip.hbm / chips.GIB, chip.links / 1e9]
         numbers = [f"{figure:g}" for figure in figures]
-        rows.append([topology, str(cores), *numbers, chip.name, source])
+        rows.append([topology, str(cores), *numbers, chip.name, chip.source])
     header = ["topology", "cores", "TFLOP/s", "HBM (GiB)", "links (GB/s)"]
     return text_table.render([*header, "of a", "source of the figures"], rows)
 

@@ -194,9 +194,10 @@ def _distribution(step: TpuStep, mesh: Any) -> contextlib.AbstractContextManager
 
 def _read_profile(text: str) -> tuple[costs.Profile, str]:
     """Returns the costs of a program, and why there are none where its text has another form."""
-    libtpu = compiler.versions()["libtpu"]
+    installed = compiler.versions()
+    libtpu = installed["libtpu"]
     if not text:
-        jaxlib = compiler.versions()["jaxlib"]
+        jaxlib = installed["jaxlib"]
         return costs.Profile(), (
             f"jaxlib {jaxlib} cannot read the program of libtpu {libtpu}; pip install 'jax[tpu]' installs "
             "versions that belong together"

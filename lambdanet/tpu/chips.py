@@ -19,6 +19,7 @@ class Chip:
       peak: bfloat16 FLOPs per second of the matrix units.
       hbm: the size of the memory in bytes.
       links: bytes per second that its links to other chips send, all together.
+      source: where its figures are published.
     """
 
     name: str
@@ -26,31 +27,42 @@ class Chip:
     peak: float
     hbm: int
     links: float
+    source: str
 
 
 # The published figures of a chip, divided by its cores where a device is a core; of bidirectional links, half
 # of their bandwidth. The clock is the peak divided by the FLOPs per cycle of the matrix units, which do
 # 128 x 128 multiply-adds each (256 x 256 on v6e and TPU7x).
+_TRAINING_CHIPS = "Norrie et al. 2021, The Design Process for Google's Training Chips"
 CHIPS = {
-    "v2": Chip("TPU v2 core", 700e6, 23e12, 8 * GIB, 124e9),
-    "v3": Chip("TPU v3 core", 940e6, 61.5e12, 16 * GIB, 164e9),
-    "v4": Chip("TPU v4 core", 1050e6, 137.5e12, 16 * GIB, 150e9),
-    "v5e": Chip("TPU v5e", 1500e6, 197e12, 16 * GIB, 200e9),
-    "v5p": Chip("TPU v5p", 1750e6, 459e12, 95 * GIB, 600e9),
-    "v6e": Chip("TPU v6e", 1750e6, 918e12, 32 * GIB, 400e9),
-    "tpu7x": Chip("TPU7x core", 2200e6, 1153.5e12, 96 * GIB, 300e9),
+    "v2": Chip("TPU v2 core", 700e6, 23e12, 8 * GIB, 124e9, _TRAINING_CHIPS),
+    "v3": Chip("TPU v3 core", 940e6, 61.5e12, 16 * GIB, 164e9, _TRAINING_CHIPS),
+    "v4": Chip(
+        "TPU v4 core",
+        1050e6,
+        137.5e12,
+        16 * GIB,
+        150e9,
+        "Jouppi et al. 2023, TPU v4: An Optically Reconfigurable Supercomputer",
+    ),
+    "v5e": Chip(
+        "TPU v5e", 1500e6, 197e12, 16 * GIB, 200e9, "docs.cloud.google.com/tpu/docs/v5e"
+    ),
+    "v5p": Chip(
+        "TPU v5p", 1750e6, 459e12, 95 * GIB, 600e9, "docs.cloud.google.com/tpu/docs/v5p"
+    ),
+    "v6e": Chip(
+        "TPU v6e", 1750e6, 918e12, 32 * GIB, 400e9, "docs.cloud.google.com/tpu/docs/v6e"
+    ),
+    "tpu7x": Chip(
+        "TPU7x core",
+        2200e6,
+        1153.5e12,
+        96 * GIB,
+        300e9,
+        "docs.cloud.google.com/tpu/docs/tpu7x",
+    ),
 }
-# Where they are published.
-SOURCES = {
-    "v2": "Norrie et al. 2021, The Design Process for Google's Training Chips",
-    "v3": "Norrie et al. 2021, The Design Process for Google's Training Chips",
-    "v4": "Jouppi et al. 2023, TPU v4: An Optically Reconfigurable Supercomputer",
-    "v5e": "docs.cloud.google.com/tpu/docs/v5e",
-    "v5p": "docs.cloud.google.com/tpu/docs/v5p",
-    "v6e": "docs.cloud.google.com/tpu/docs/v6e",
-    "tpu7x": "docs.cloud.google.com/tpu/docs/tpu7x",
-}
-
 # The chips along each axis of a slice; the compiler knows larger ones too. The papers measured on the 8 cores
 # of `v3:2x2`.
 TOPOLOGIES = (

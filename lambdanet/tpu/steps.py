@@ -19,7 +19,7 @@ from lambdanet.errors import (
 )
 from lambdanet.models import names
 from lambdanet.models.inference import for_inference
-from lambdanet.training.run import user_callbacks
+from lambdanet.training.run import executable, user_callbacks
 from lambdanet.training.run.build import build_model, build_optimizer, compile_model
 
 MODES = ("train", "infer")
@@ -140,7 +140,7 @@ def _jax_step(
     labels = jax.ShapeDtypeStruct(shape[:1], "int32")
     data = images if mode == "infer" else (images, labels)
     return _function_of(model, mode), (
-        _map_state(model, mode, _struct),
+        _map_state(model, mode, executable.struct),
         data,
     )
 
@@ -151,12 +151,6 @@ def _function_of(model: Any, mode: str) -> Callable[..., Any]:
     options = {"training": False} if model._call_has_training_arg else {}
     # The compiler names the weights by the argument, "state".
     return lambda state, x: model.stateless_call(*state, x, **options)[0]
-
-
-def _struct(variable: Any) -> Any:
-    import jax
-
-    return jax.ShapeDtypeStruct(variable.shape, variable.dtype)
 
 
 def _map_state(model: Any, mode: str, function: Callable[[Any], Any]) -> Any:
@@ -204,7 +198,7 @@ def model_step(
     return TpuStep(
         name,
         _function_of(model, mode),
-        (_map_state(model, mode, _struct), data),
+        (_map_state(model, mode, executable.struct), data),
         jax.tree.leaves(data)[0].shape[0],
         tuple(_names(model)),
         mode == "train",
@@ -259,8 +253,8 @@ def _partitions(model: Any, layout: Layout) -> Any:
     for weight in model.weights:
         if (axes := layouts[weight.path]) is not None:
             found[weight.path] = PartitionSpec(*axes.axes)
+    paths = [weight.path for weight in model.weights]
     for pattern in layout:
-        paths = [weight.path for weight in model.weights]
         if not any(re.fullmatch(pattern, path) for path in paths):
             accepted = f"patterns of paths of variables, such as {paths[0]}"
             raise invalid("layout", accepted, pattern)
@@ -271,7 +265,6 @@ def _partitions(model: Any, layout: Layout) -> Any:
             is_average = variable.path.rpartition("/")[2].startswith(begin)
             if weight.path in found and is_average and variable.shape == weight.shape:
                 found[variable.path] = found[weight.path]
-
     return _map_state(model, "train", lambda v: found.get(v.path, PartitionSpec()))
 
 
@@ -283,13 +276,11 @@ def _example(batch: Any, batch_size: int | None) -> Any:
         check_counts(batch_size=batch_size)
 
     def struct(x: Any) -> Any:
-        shape = tuple(getattr(x, "shape", ()))
-        if not shape:
+        if not tuple(getattr(x, "shape", ())):
             raise invalid("batch", "arrays with a batch axis", x)
-        dtype = jax.dtypes.canonicalize_dtype(
-            K.keras.backend.standardize_dtype(x.dtype)
-        )
-        return jax.ShapeDtypeStruct((batch_size or shape[0], *shape[1:]), dtype)
+        example = executable.struct(x)
+        shape = (batch_size or example.shape[0], *example.shape[1:])
+        return jax.ShapeDtypeStruct(shape, example.dtype)
 
     data = jax.tree.map(struct, batch)
     sizes = {x.shape[0] for x in jax.tree.leaves(data)}

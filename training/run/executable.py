@@ -146,10 +146,11 @@ def lower_step(model: keras.Model, batch: Sequence[Any], devices: Sequence[Any])
         in_shardings=(whole, divided),
         out_shardings=(None, whole),
     )
-    return step.lower(*jax.tree.map(_struct, (state, tuple(batch))))
+    return step.lower(*jax.tree.map(struct, (state, tuple(batch))))
 
 
-def _struct(array: Any) -> Any:
+def struct(array: Any) -> Any:
+    """Returns the shape and type with which JAX traces an array or a variable of any library."""
     import jax
 
     dtype = jax.dtypes.canonicalize_dtype(keras.backend.standardize_dtype(array.dtype))
@@ -160,11 +161,11 @@ def _facts(
     steps_per_epoch: int, batch: Sequence[Any], devices: Sequence[Any]
 ) -> dict[str, Any]:
     """Returns what a file and a run must have in common, besides the program."""
-    structs = map(_struct, batch)
+    arrays = map(struct, batch)
     facts = {
         "device_kind": devices[0].device_kind,
         "num_devices": len(devices),
-        "batch": [f"{struct.dtype}{list(struct.shape)}" for struct in structs],
+        "batch": [f"{array.dtype}{list(array.shape)}" for array in arrays],
         "steps_per_epoch": steps_per_epoch,
         "lambdanet_version": lambdanet.__version__,
     }
