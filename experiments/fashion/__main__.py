@@ -11,8 +11,10 @@ from experiments.fashion import training
 from experiments.fashion.contenders import DATASETS, FASHION, STUDIES
 from experiments.fashion.training import Run
 from experiments.rows import append_row
+from lambdanet import backend as K
 from lambdanet import command_line
 from lambdanet.errors import check_counts, check_known
+from lambdanet.try_device.__main__ import device_name
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 DATA = "/usr/share/datasets/fashion-mnist"  # of Debian's package dataset-fashion-mnist
@@ -27,7 +29,6 @@ def run_fashion(
     out: str | None = None,
     weights: str | None = None,
     seeds: int = 5,
-    trainings: int | None = None,
 ) -> None:
     """Runs the trainings of both studies that have no row yet, seed by seed, and appends one for each.
 
@@ -39,7 +40,6 @@ def run_fashion(
       out: the file of results; default: docs/results/fashion.csv, or for cifar10 cifar10.csv.
       weights: a folder for the weights of the trained networks; default: they are not kept.
       seeds: the number of trainings of each contender.
-      trainings: the number of trainings after which to stop; default: all.
 
     Raises:
       InputError: a name is unknown, a number is not positive, or the data cannot be read.
@@ -51,15 +51,15 @@ def run_fashion(
     for name in contenders or ():
         check_known("contender", name, known)
     check_counts(seeds=seeds)
-    if trainings is not None:
-        check_counts(trainings=trainings)
     check_known("dataset", dataset, DATASETS)
     path = Path(out or FILES[dataset])
     if data_dir is None and dataset == FASHION:
         data_dir = DATA
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = None if weights is None else Path(weights)
-    machine = "{cpu}, {backend}".format_map(results.announce("float32"))
+    about = results.announce("float32")
+    processor = device_name() if K.accelerators() else about["cpu"]
+    machine = f"{processor}, {about['backend']}"
     done = read_runs(path)
     left = [
         Run(study, contender, seed)
@@ -69,7 +69,7 @@ def run_fashion(
         if contender in (contenders or known)
     ]
     left = [key for key in left if key not in done]
-    for key in left[:trainings]:
+    for key in left:
         row = training.run(key, data_dir, dataset, machine, folder)
         append_row(path, row)
         line = "{study}, {contender}, seed {seed}: {accuracy} in {seconds} s"
