@@ -60,14 +60,13 @@ def mean(setup: Setup, rows: dict[Cell, Row]) -> float | None:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Returns the mean of values, and the half of its 95 % interval by Student's t; None for one value."""
+    """Returns the mean of values, and the half of its 95 % interval by Student's t; None for one value.
+
+    Both are nan where a value is.
+    """
     if len(values) < 2:
         return values[0], None
-    half = (
-        stats.t.ppf(0.975, len(values) - 1)
-        * statistics.stdev(values)
-        / len(values) ** 0.5
-    )
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
     return statistics.mean(values), float(half)
 
 

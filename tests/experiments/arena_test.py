@@ -309,6 +309,7 @@ def test_predictions_cover_the_headline():
 
 def test_interval_is_paired_over_shared_seeds():
     assert summary.interval([0.5]) == (0.5, None)
+    assert np.isnan(summary.interval([0.5, np.nan, 0.7])).all()
     mean, half = summary.interval([0.1, 0.2, 0.3, 0.4, 0.5])
     assert mean == pytest.approx(0.3) and half == pytest.approx(
         2.776 * 0.1581 / 5**0.5, rel=1e-3
