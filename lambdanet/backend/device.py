@@ -188,6 +188,15 @@ def kind() -> str:
     return _assumed.get() or next(iter(K.accelerators()), "CPU")
 
 
+def num_devices() -> int:
+    """Returns the number of devices that each batch is divided between, by data parallelism on JAX."""
+    parallel = K.keras.distribution
+    distribution = parallel.distribution() if K.ENGINE == "jax" else None
+    if not isinstance(distribution, parallel.DataParallel):
+        return 1
+    return distribution.device_mesh.devices.size
+
+
 @contextlib.contextmanager
 def assume(kind: str) -> Iterator[None]:
     """Makes layers that are traced inside choose the fastest forms on another kind of device, of `DEVICES`.

@@ -6,6 +6,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
+from lambdanet.backend.device import num_devices
 from lambdanet.backend.tensors import at_least_float32, sizes
 from lambdanet.errors import invalid
 from lambdanet.layers.layer import Layer, build_sublayer
@@ -319,13 +320,3 @@ class ChannelAffine(Layer):
 
     def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
         return tuple(input_shape)
-
-
-def num_devices() -> int:
-    """Returns the number of devices that each batch is divided between, by data parallelism on JAX."""
-    distribution = keras.distribution.distribution() if K.ENGINE == "jax" else None
-    if distribution is None or not isinstance(
-        distribution, keras.distribution.DataParallel
-    ):
-        return 1
-    return distribution.device_mesh.devices.size

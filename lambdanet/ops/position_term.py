@@ -30,7 +30,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from lambdanet import backend as K
-from lambdanet.backend.device import Device, Speed
+from lambdanet.backend.device import Device, Speed, num_devices
 from lambdanet.backend.tensors import PerAxis, Size, ceil_div, per_axis, sizes
 from lambdanet.ops import content_lambdas, pooling
 from lambdanet.ops.blocking import BlockAxis
@@ -174,12 +174,12 @@ class PositionTerm:
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes as numbers."""
+        """The sizes as numbers, for the examples of one device."""
         b, *_, h, k = K.static_sizes(self.queries.shape)
         *_, v, u = K.static_sizes(self.values.shape)
         known_scope = _is_known(self.scope)
         return Sizes(
-            b if isinstance(b, int) else None,
+            b // devices_of(b) if isinstance(b, int) else None,
             _numbers(self.query_size),
             _numbers(self.context_size),
             _numbers(self.scope),
@@ -201,6 +201,12 @@ class PositionTerm:
         if u > 1:
             values = K.transpose(content_lambdas.flatten_map(values), [0, 1, 3, 2])
         return K.reshape(values, [b, *context_size, u * v])
+
+
+def devices_of(b: Size) -> int:
+    """Returns the number of devices that a batch is divided between, 1 unless they get equal parts."""
+    devices = num_devices()
+    return devices if isinstance(b, int) and b % devices == 0 else 1
 
 
 def _is_known(size: Sequence[Size]) -> bool:

@@ -26,7 +26,13 @@ from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import ceil_div, pad, product, round_up
 from lambdanet.ops import blocking, content_lambdas
 from lambdanet.ops.blocking import BlockAxis, gather_windows
-from lambdanet.ops.position_term import Form, PositionTerm, Sizes, cut_axes
+from lambdanet.ops.position_term import (
+    Form,
+    PositionTerm,
+    Sizes,
+    cut_axes,
+    devices_of,
+)
 from lambdanet.ops.relative_positions import expand_table, read_rows
 
 # Of blocks to choose from, besides the whole axis.
@@ -225,7 +231,7 @@ def in_chunks(
       queries: [b, n, h, k].
       values: [b, m, v].
       embeddings: [n, k, m], shared by all examples.
-      chunk: the number of examples at a time; None: all of them at once.
+      chunk: the number of examples of a device at a time; None: all of them at once.
 
     Returns:
       [b, n, h, v].
@@ -233,21 +239,32 @@ def in_chunks(
     if chunk is None:
         return multiply(queries, values, embeddings)
     b, n, h, _ = tensors.sizes(queries)
+    devices = devices_of(b)
+    part = b // devices
     if K.is_tensor(b):  # unknown: fewer than one chunk are not padded to a whole one
         chunk = K.maximum(K.minimum(chunk, b), 1)
         count = K.maximum(ceil_div(b, chunk), 1)  # of no examples too
     else:
-        count = ceil_div(b, chunk)
+        count = ceil_div(part, chunk)
 
     def split(x: K.Tensor) -> K.Tensor:
-        return K.reshape(
-            pad(x, 0, 0, count * chunk - b), [count, chunk, *tensors.sizes(x)[1:]]
-        )
+        """Returns [count, devices * chunk, ...]: each device keeps its examples."""
+        size = tensors.sizes(x)[1:]
+        x = pad(K.reshape(x, [devices, part, *size]), 1, 0, count * chunk - part)
+        x = _swap(K.reshape(x, [devices, count, chunk, *size]))
+        return K.reshape(x, [count, devices * chunk, *size])
 
     outputs = K.map_recomputed(
         multiply, split(queries), split(values), embeddings, count
     )
-    return K.reshape(outputs, [count * chunk, n, h, tensors.sizes(values)[2]])[:b]
+    size = [n, h, tensors.sizes(values)[2]]
+    outputs = _swap(K.reshape(outputs, [count, devices, chunk, *size]))
+    outputs = K.reshape(outputs, [devices, count * chunk, *size])[:, :part]
+    return K.reshape(outputs, [b, *size])
+
+
+def _swap(x: K.Tensor) -> K.Tensor:
+    return K.transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
 def apply_embeddings(

@@ -2,12 +2,15 @@
 """Pools, chunks, half precision and unknown sizes; reference_test compares values and gradients."""
 
 import dataclasses
+import json
+import subprocess
 from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_equal_with_gradients
+from engines import ENGINES
+from helpers import assert_equal_with_gradients, program
 from position_cases import CASES, average_pool, random_case
 
 from lambdanet.backend import device
@@ -151,6 +154,22 @@ def test_chunks_give_the_same_values_and_gradients(size):
         lambda *x: in_chunks(products.query_first, *x, size), autograph=False
     )
     assert_equal_with_gradients(chunked, products.query_first, inputs, 1e-12)
+
+
+def test_devices_of_a_batch_exchange_nothing_for_chunks():
+    options = program("chunks_on_two_devices.py")
+    options["env"] |= ENGINES["jax"]
+    done = subprocess.run(**options, capture_output=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert found.pop("error") < 1e-6
+    assert found == {
+        "devices": 2,
+        "loops": 1,
+        "collectives": [],
+        "is divided": True,
+        "devices of 12 and 7 examples": [2, 1],
+    }
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
