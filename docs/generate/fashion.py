@@ -21,6 +21,15 @@ CHANGES = {
     "side_40": "40",
     "side_56": "56",
 }
+OPERATORS = {
+    "resnet_micro": "convolutions",
+    "lambda_resnet_micro": "lambda layers",
+    "lambda_resnet_micro_position": "position lambdas",
+    "lambda_resnet_micro_content": "content lambdas",
+    "halo_resnet_micro": "halo attention",
+    "resnet_micro_local_attention": "local attention",
+    "narrow lambda_resnet_micro": "lambda layers, 171,000 parameters",
+}
 
 
 def machine() -> str:
@@ -40,6 +49,12 @@ def machine() -> str:
 def networks() -> str:
     """Returns the table of the networks of the recipe."""
     return _study("networks", ["resnet_micro", "lambda_resnet_micro"])
+
+
+def operators() -> str:
+    """Returns the accuracies of the networks in a row."""
+    found = [_interval(summary.mean(ROWS, "networks", name)) for name in OPERATORS]
+    return table([*OPERATORS.values()], [found])
 
 
 def mistakes() -> str:

@@ -230,11 +230,11 @@ def tpu_of_both_backends() -> str:
 
 
 def tpu_totals() -> str:
-    """Returns the totals of the report of `lambdanet tpu-check` in docs/results/tpu_check.txt."""
+    """Returns memory, time and speed of the report of `lambdanet tpu-check` in docs/results/tpu_check.txt."""
     first, _, _, *lines = (
         (RESULTS / "tpu_check.txt").read_text(encoding="utf-8").splitlines()
     )
-    return "\n".join(["```text", first, *lines[: lines.index("")], "```"])
+    return "\n".join(["```text", first, *lines[:3], "```"])
 
 
 def peers() -> str:
