@@ -15,15 +15,15 @@ from lambdanet import command_line, text_table
 from lambdanet.cli.tpu_check import log
 from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
-from lambdanet.tpu import chips, largest_batch, steps
+from lambdanet.tpu import steps
 from lambdanet.tpu.check import DoesNotCompile, DoesNotFit, check_in_process
+from lambdanet.tpu.chips import GIB
 from lambdanet.tpu.compiler import Cache
 from lambdanet.tpu.report import CAVEAT, Report
 
 TOPOLOGY = "v3:2x2"  # the 8 cores of the paper
-# Of the model families; memory and largest batch are of the first.
-TOPOLOGIES = ("v5e:2x2", "v6e:2x2", TOPOLOGY)
-CHIPS = tuple(topology.partition(":")[0] for topology in TOPOLOGIES)
+# Of the model families.
+CHIPS = {"v5e": "v5e:2x2", "v6e": "v6e:2x2", "v3": TOPOLOGY, "tpu7x": "tpu7x:2x2x1"}
 Check = Callable[[Callable[[], steps.TpuStep], str], Report]
 
 
@@ -202,6 +202,7 @@ def render_families(
     log: Callable[[str], None] = lambda line: None,
     rows: Collection[int] = (),
     table_format: str = "text",
+    names: Collection[str] = (),
 ) -> str:
     """Returns the table with a caption, or without one as csv.
 
@@ -210,25 +211,27 @@ def render_families(
       log: called with a line per compilation.
       rows: the numbers of the rows, from 1; empty for all.
       table_format: one of `text_table.FORMATS`.
+      names: some of `CHIPS`, of which the first has the memory; empty for all.
 
     Raises:
-      InputError: the table has no such row, or the format is unknown.
+      InputError: the table has no such row, or the format or a chip is unknown.
     """
     text_table.check_format(table_format)
+    names = list(names or CHIPS)
+    for name in names:
+        check_known("chip", name, CHIPS)
     header = [
         "model",
         "pixels",
         "params (M)",
         "FLOPs (G)",
         "batch of a core",
-        f"HBM on {CHIPS[0]} (GiB)",
-    ]
-    header += [f"step on {name} (ms)" for name in CHIPS] + [
-        f"largest power of two on {CHIPS[0]}"
+        f"HBM on {names[0]} (GiB)",
+        *(f"step on {name} (ms)" for name in names),
     ]
     settings = select_rows(SETTINGS, rows, "the table of families")
     cells = [
-        _cells(setting, check, log)
+        _cells(setting, names, check, log)
         for setting in tqdm(settings, disable=None, leave=False)
     ]
     caption = (
@@ -239,22 +242,20 @@ def render_families(
     return caption + text_table.render(header, cells, table_format)
 
 
-def _cells(setting: Setting, check: Check, log: Callable[[str], None]) -> list[str]:
+def _cells(
+    setting: Setting, names: list[str], check: Check, log: Callable[[str], None]
+) -> list[str]:
     model = setting.model
     input_size = setting.input_size
     info = zoo.model_info(model, input_size)
     recipe = dataclasses.replace(
         steps.recipe_for(model, input_size), mixed_precision=True
     )
-
-    def check_batch(batch: int, topology: str = TOPOLOGIES[0]) -> Report:
-        return check(
-            functools.partial(steps.recipe_step, recipe, "train", batch), topology
-        )
+    build = functools.partial(steps.recipe_step, recipe, "train", setting.batch)
 
     def report(topology: str) -> Report | None:
         try:
-            found = check_batch(setting.batch, topology)
+            found = check(build, topology)
         except DoesNotCompile as error:
             log(str(error))
             return None
@@ -263,28 +264,23 @@ def _cells(setting: Setting, check: Check, log: Callable[[str], None]) -> list[s
         )
         return found
 
-    reports = [report(topology) for topology in TOPOLOGIES]
-    largest = "-"
-    if reports[0]:
-        largest = str(
-            largest_batch.largest_batch(
-                check_batch, setting.batch, log, refine=False
-            ).batch
-        )
+    reports = [report(CHIPS[name]) for name in names]
     return [
         model,
         str(input_size),
         f"{info.params / 1e6:.1f}",
         f"{info.flops / 1e9:.1f}",
         str(setting.batch),
-        f"{reports[0].hbm_needed / chips.GIB:.2f}" if reports[0] else "-",
+        f"{reports[0].hbm_needed / GIB:.2f}" if reports[0] else "-",
         *(f"{1e3 * found.seconds:.1f}" if found else "-" for found in reports),
-        largest,
     ]
 
 
 def print_speeds(
-    table: str | None = None, rows: Sequence[int] = (), format: str = "text"
+    table: str | None = None,
+    rows: Sequence[int] = (),
+    format: str = "text",
+    chips: Sequence[str] = (),
 ) -> None:
     """Estimates the speeds of models on TPUs, with the TPU compiler; takes hours.
 
@@ -293,15 +289,17 @@ def print_speeds(
         memory and time of a model of each family.
       rows: the rows of the table, from 1; default: all.
       format: text, markdown or csv.
+      chips: some of v5e, v6e, v3 and tpu7x, for the families; default: all.
 
     Raises:
-      InputError: the table, a row or the format is unknown, or jax and libtpu are missing or have other
-        versions.
+      InputError: the table, a row, the format or a chip is unknown, or jax or libtpu is missing.
     """
     text_table.check_format(format)
-    check = functools.partial(check_in_process, cache=Cache.open_default())
+    check = functools.partial(
+        check_in_process, cache=Cache.open_default(), backend="jax"
+    )
     if table is None:
-        text = render_families(check, log, rows, format)
+        text = render_families(check, log, rows, format, chips)
     else:
         check_known("table of speeds", table, TABLES)
         text = render_speeds(table, estimate(table, check, rows, log), format)

@@ -17,7 +17,6 @@ def largest_batch(
     check: Callable[[int], Report],
     start: int = 128,
     log: Callable[[str], None] = lambda line: None,
-    refine: bool = True,
 ) -> Report:
     """Returns the report of the largest batch that fits, found with few compilations.
 
@@ -29,7 +28,6 @@ def largest_batch(
       check: compiles the step of a batch.
       start: the first batch to try.
       log: called with a line per batch.
-      refine: whether to search between two powers of two.
 
     Raises:
       DoesNotFit: a batch of one does not fit.
@@ -71,8 +69,6 @@ def largest_batch(
         if not try_batch(2 * batch):
             break
         batch *= 2
-    if not refine:
-        return fits[batch]
     unit = max(1, batch // STEPS)
     low = batch  # fits
     high = 2 * batch  # does not fit

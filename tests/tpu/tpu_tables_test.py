@@ -188,8 +188,6 @@ def test_largest_batch_takes_few_compilations(start, largest):
     )
     doublings = abs(start.bit_length() - largest.bit_length())
     assert len(tried) == len(set(tried)) <= doublings + 5
-    power = largest_batch.largest_batch(check, start, refine=False).batch
-    assert power <= largest < 2 * power
     largest = 0
     with pytest.raises(DoesNotFit):
         largest_batch.largest_batch(check, start)
@@ -284,11 +282,11 @@ def test_table_of_families(monkeypatch):
     def check(build, topology):
         recipe, mode, batch = build.args
         assert recipe.mixed_precision and mode == "train"
-        if batch > 200:
+        if topology.startswith("v3"):
             raise DoesNotFit("too large")
         return _fake(batch, 0.5, batch * chips.GIB // 16, topology)
 
-    first = "mobilenet_v2,224,3.5,0.6,128,8.00,500.0,500.0,500.0,128"
+    first = "mobilenet_v2,224,3.5,0.6,128,8.00,500.0,500.0,-,500.0"
     header, *rows = tpu_speeds.render_families(check, table_format="csv").splitlines()
     assert header.startswith("model,pixels,") and rows[0] == first
     assert rows[1].startswith("mobilenet_v2_lambda,224,") and len(rows) == 2
@@ -302,6 +300,11 @@ def test_table_of_families(monkeypatch):
         InputError, match="rows must be from 1 to 2 for the table of families, got 3"
     ):
         tpu_speeds.render_families(check, rows=[3])
+    one = tpu_speeds.render_families(check, rows=[1], table_format="csv", names=["v6e"])
+    assert one.splitlines() == [
+        "model,pixels,params (M),FLOPs (G),batch of a core,HBM on v6e (GiB),step on v6e (ms)",
+        "mobilenet_v2,224,3.5,0.6,128,8.00,500.0",
+    ]
 
 
 def test_cache_ignores_broken_files(tmp_path):
@@ -323,6 +326,7 @@ def test_cache_ignores_broken_files(tmp_path):
         (["--table=12", "--rows=one"], "--rows must be numbers .*, got 'one'"),
         (["--table=12", '--rows="'], "--rows must be values separated by commas"),
         (["--format=html"], "unknown format 'html'"),
+        (["--chips=v1"], "unknown chip 'v1'"),
     ],
 )
 def test_wrong_argument_is_one_line(words, message, capsys):
