@@ -213,13 +213,18 @@ def tpu_speed() -> str:
     """Plots the images per second of training on a core, as the TPU compiler estimates them."""
     rows = read("tpu.csv")
     figure, (axes,) = new_figure(8, 4.2)
-    for chip, color in {"v3": "faint", "v5e": "blue", "v6e": "orange"}.items():
-        speeds = {
-            number: 1000
-            * float(row["batch of a core"])
-            / float(row[f"step on {chip} (ms)"])
+    colors = {"v3": "faint", "v5e": "blue", "v6e": "orange", "tpu7x": "green"}
+    for chip, color in colors.items():
+        times = {
+            number: float(row[f"step on {chip} (ms)"])
             for number, row in enumerate(rows)
-            if row[f"step on {chip} (ms)"] != "-"
+            if row.get(f"step on {chip} (ms)", "-") != "-"
+        }
+        if not times:
+            continue
+        speeds = {
+            number: 1000 * float(rows[number]["batch of a core"]) / milliseconds
+            for number, milliseconds in times.items()
         }
         axes.plot(
             speeds.values(),
@@ -247,7 +252,7 @@ def tpu_speed() -> str:
     )
     return render(
         figure,
-        "Images per second of a training step on a core of three TPUs, estimated by the compiler",
+        "Images per second of a training step on a core of TPUs, estimated by the compiler",
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lambdanet.backend import ENGINE, keras
+from lambdanet.backend.device import num_devices
 from lambdanet.errors import invalid
-from lambdanet.layers.batch_norm import num_devices
 from lambdanet.training.run.optimizers import layer_group
 
 
