@@ -39,6 +39,8 @@ PAGES = {
     "tpu": {
         "tpu.csv": MODELS,
         "tpu_check.txt": MODELS,
+        "tpu_table_12.txt": MODELS,
+        "tpu_table_13.txt": MODELS,
         "tpu_of_both_backends": TRAINING,
         "cost_analysis.txt": MODELS,
     },
