@@ -33,8 +33,8 @@ class Estimate:
 
     Attributes:
       row: the paper's row.
-      report: the compiler's report, if the model compiles.
-      note: the error otherwise.
+      report: the compiler's report, if the model compiles and its time is known.
+      note: the error otherwise, or why the time is unknown.
     """
 
     row: SpeedRow
@@ -159,7 +159,8 @@ def _estimate(table: SpeedTable, row: SpeedRow, check: Check) -> Estimate:
     while True:
         try:
             build = functools.partial(steps.recipe_step, recipe, table.mode, batch)
-            return Estimate(row, check(build, TOPOLOGY))
+            report = check(build, TOPOLOGY)
+            return Estimate(row, report if report.seconds else None, report.note)
         except DoesNotFit as error:
             if batch == 1:
                 return Estimate(row, None, str(error))
@@ -259,9 +260,8 @@ def _cells(
         except DoesNotCompile as error:
             log(str(error))
             return None
-        log(
-            f"{found.name}, {setting.batch} on {topology}: {1e3 * found.seconds:.1f} ms"
-        )
+        time = found.note or f"{1e3 * found.seconds:.1f} ms"
+        log(f"{found.name}, {setting.batch} on {topology}: {time}")
         return found
 
     reports = [report(CHIPS[name]) for name in names]
@@ -272,7 +272,10 @@ def _cells(
         f"{info.flops / 1e9:.1f}",
         str(setting.batch),
         f"{reports[0].hbm_needed / GIB:.2f}" if reports[0] else "-",
-        *(f"{1e3 * found.seconds:.1f}" if found else "-" for found in reports),
+        *(
+            f"{1e3 * found.seconds:.1f}" if found and found.seconds else "-"
+            for found in reports
+        ),
     ]
 
 

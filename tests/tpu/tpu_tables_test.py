@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of `lambdanet tpu-check` without the TPU compiler: costs, largest batches and tables."""
 
+import dataclasses
 import io
 import itertools
 import re
@@ -258,6 +259,15 @@ def test_paper_speeds_beside_estimates(number):
     )
 
 
+def test_paper_speeds_without_a_time():
+    def check(build, topology):
+        return dataclasses.replace(_fake(128, 0), note="no cycles")
+
+    found = tpu_speeds.estimate("12", check, rows=[1, 2, 3])
+    assert [entry.note for entry in found] == ["no cycles"] * 3
+    assert tpu_speeds.rank_correlation(speeds.TABLES["12"], found) is None
+
+
 def test_progress_bar_only_in_a_terminal(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
@@ -284,9 +294,10 @@ def test_table_of_families(monkeypatch):
         assert recipe.mixed_precision and mode == "train"
         if topology.startswith("v3"):
             raise DoesNotFit("too large")
-        return _fake(batch, 0.5, batch * chips.GIB // 16, topology)
+        seconds = 0 if topology.startswith("tpu7x") else 0.5
+        return _fake(batch, seconds, batch * chips.GIB // 16, topology)
 
-    first = "mobilenet_v2,224,3.5,0.6,128,8.00,500.0,500.0,-,500.0"
+    first = "mobilenet_v2,224,3.5,0.6,128,8.00,500.0,500.0,-,-"
     header, *rows = tpu_speeds.render_families(check, table_format="csv").splitlines()
     assert header.startswith("model,pixels,") and rows[0] == first
     assert rows[1].startswith("mobilenet_v2_lambda,224,") and len(rows) == 2
