@@ -11,6 +11,7 @@ from lambdanet.backend.tensors import at_least_float32, sizes
 from lambdanet.errors import invalid
 from lambdanet.layers.layer import Layer, build_sublayer
 from lambdanet.ops import kernels
+from lambdanet.ops.position_term import devices_of
 
 # The momentum and epsilon of the TPU ResNet code that the paper builds on.
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5}
@@ -161,8 +162,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
 
     def _groups(self, inputs: K.Tensor) -> dict[str, int]:
         """Returns the number of parts with statistics of their own, where that is not one."""
-        groups = 1 if self.synchronized else num_devices()
-        return {} if groups == 1 or inputs.shape[0] % groups else {"groups": groups}
+        groups = 1 if self.synchronized else devices_of(inputs.shape[0])
+        return {} if groups == 1 else {"groups": groups}
 
     def _update_averages(self, mean: K.Tensor, variance: K.Tensor) -> None:
         for average, value in (

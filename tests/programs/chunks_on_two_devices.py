@@ -33,10 +33,11 @@ def main() -> None:
         for x, sharding in zip(operands, (divided, divided, whole), strict=True)
     ]
     with distribution.scope():
-        compiled = jax.jit(lambda *x: in_chunks(query_first, *x, CHUNK))
-        outputs = compiled(*arrays)
-        text = compiled.lower(*arrays).compile().as_text()
+        function = jax.jit(lambda *x: in_chunks(query_first, *x, CHUNK))
+        compiled = function.lower(*arrays).compile()
         divisions = [devices_of(12), devices_of(7)]
+    outputs = compiled(*arrays)
+    text = compiled.as_text()
     error = np.abs(outputs - query_first(*operands)).max()
     found = {
         "devices": mesh.size,
