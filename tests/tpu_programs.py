@@ -5,7 +5,10 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import multiprocessing
 import re
+import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -210,3 +213,16 @@ def _check(step: steps.TpuStep, topology: str, compilations: compiler.Cache) -> 
         return check.check_step(step, topology, compilations)
     except InputError as error:
         return error
+
+
+def start_worker(log: str, sender: Connection) -> None:
+    """Waits as a process that `tpu-check` starts to compile in."""
+    check._start_worker(log)
+    sender.send("started")
+    time.sleep(60)
+
+
+def wait_for_worker(log: str, sender: Connection) -> None:
+    """Runs `start_worker` in a child, and waits."""
+    multiprocessing.Process(target=start_worker, args=(log, sender)).start()
+    time.sleep(60)

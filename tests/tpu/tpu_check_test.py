@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import re
 import sys
-import time
 from importlib import metadata
 from unittest import mock
 
@@ -26,7 +25,7 @@ from lambdanet import cli, configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.tpu import check, compiler, steps
-from lambdanet.tpu.check import DoesNotCompile, DoesNotFit, _start_worker
+from lambdanet.tpu.check import DoesNotCompile, DoesNotFit
 from lambdanet.tpu.report import render_report
 from lambdanet.training.run import build
 
@@ -58,19 +57,10 @@ def compiled(tmp_path_factory):
 
 
 def test_compiling_process_ends_with_its_parent(tmp_path):
-    fork = multiprocessing.get_context("fork")
-    receiver, sender = fork.Pipe(duplex=False)
-
-    def compile_forever():
-        _start_worker(str(tmp_path / "log"))
-        sender.send("started")
-        time.sleep(60)
-
-    def check():
-        fork.Process(target=compile_forever).start()
-        time.sleep(60)
-
-    parent = fork.Process(target=check)
+    receiver, sender = FORKS.Pipe(duplex=False)
+    parent = FORKS.Process(
+        target=tpu_programs.wait_for_worker, args=(str(tmp_path / "log"), sender)
+    )
     parent.start()
     sender.close()
     assert receiver.recv() == "started"
