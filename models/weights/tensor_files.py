@@ -7,6 +7,7 @@ PyTorch's own files are pickles, which it reads with `weights_only`: anything bu
 import contextlib
 import hashlib
 import json
+import sys
 import types
 import zipfile
 from collections import Counter
@@ -84,7 +85,7 @@ def shape_of(path: str | Path, name: str) -> list[int]:
     with _opened(path) as file:
         if name not in file.keys():  # noqa: SIM118
             return []
-        return [*file.get_slice(name).get_shape()]
+        return file.get_slice(name).get_shape()
 
 
 @contextlib.contextmanager
@@ -223,7 +224,8 @@ def import_timm() -> types.ModuleType:
     """Returns the module timm.
 
     timm imports torchvision, which fails on a PyTorch that it was not built for: there it describes operators
-    that it has no code for, none of which timm's networks and transforms use.
+    that it has no code for, none of which timm's networks and transforms use. PyTorch for CUDA imports
+    Triton, which crashes a process that has imported TensorFlow: there it is reported as not installed.
 
     Raises:
       ModuleNotFoundError: timm or torch is not installed.
@@ -237,6 +239,8 @@ def import_timm() -> types.ModuleType:
             return lambda function: function
         return register(op, *args, **kwargs)
 
+    if "tensorflow" in sys.modules:
+        sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
     with mock.patch.object(torch.library, "register_fake", register_others):
         import timm
     return timm

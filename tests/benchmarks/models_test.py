@@ -161,6 +161,8 @@ def test_peers_are_measured_beside_each_model(scripted, tmp_path):
         assert np.all(picture == color, axis=-1).any()
 
 
+# Of PyTorch for CUDA, in a process with TensorFlow.
+@pytest.mark.filterwarnings("ignore:CUDA initialization:UserWarning")
 @pytest.mark.parametrize("backward", [False, True])
 def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
     built = []

@@ -3,9 +3,12 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import socket
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import pytest
 import tensorflow as tf
 from hub_server import COMMIT, serving
 from huggingface_hub import constants
+from source_tree import ROOT
 from terminal import terminal_as_stderr
 
 import lambdanet
@@ -269,6 +273,24 @@ def test_checkpoint_of_unknown_origin_needs_flag(checkpoint, home, capsys):
         and "--as_published takes a file" in message
     )
     assert not list(home.glob("*.safetensors"))
+
+
+def test_timm_is_imported_beside_tensorflow_without_triton(timm, tmp_path):
+    """PyTorch for CUDA imports Triton, which crashes such a process; the module here ends it."""
+    (tmp_path / "triton.py").write_text("import os; os._exit(3)")
+    program = (
+        "import tensorflow; from lambdanet.models.weights.tensor_files import import_timm; "
+        "import_timm()"
+    )
+    # Without the tests' own sitecustomize.
+    places = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": places},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_logits_are_compared_with_timm(checkpoint, model, home, timm, capsys):
