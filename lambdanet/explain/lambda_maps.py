@@ -11,7 +11,7 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.layers.lambda_layer import LambdaLayer, Projections
-from lambdanet.ops import content_lambdas, pooling, relative_positions
+from lambdanet.ops import blocking, content_lambdas, pooling, relative_positions
 from lambdanet.ops.position_term import Geometry
 
 
@@ -99,13 +99,13 @@ def _choose(geometry: Geometry, query_size: list[int], outputs: np.ndarray) -> _
     windows = []
     for n, axis in zip(query_size, geometry.along(len(query_size)), strict=True):
         lengths = axis.pool_size, axis.pool_strides
-        windows.append(pooling.Windows.with_same_padding(n, *lengths))
-    count = product([axis.count for axis in windows])
-    numbers = np.arange(product(query_size)).reshape([1, *query_size, 1])
+        windows.append(pooling.windows_along(n, *lengths))
+    # Windows along the first axis follow each other: of a transposed map, they are in the order of outputs.
+    numbers = np.arange(product(query_size)).reshape(query_size).T[None, ..., None]
     gathered = []
     for x in (numbers, np.ones_like(numbers)):
-        collected = K.as_constant(pooling.gather, x, windows)
-        gathered.append(collected.reshape([count, -1])[outputs])
+        collected = K.as_constant(blocking.gather_windows, x, windows[::-1])
+        gathered.append(collected[outputs, :, 0])
     places, is_on_map = gathered
     weights = is_on_map / is_on_map.sum(1, keepdims=True)
     return _Chosen(outputs, places.astype(np.int32), weights.astype(np.float32))

@@ -1,51 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Average-pooling with "same" padding: the windows, their contents and their means."""
 
-import dataclasses
 from collections.abc import Sequence
 
 from lambdanet import backend as K
 from lambdanet.backend.tensors import Size, ceil_div, largest, pad, product, sizes
+from lambdanet.ops.blocking import BlockAxis, window_positions
 
 
-@dataclasses.dataclass(frozen=True)
-class Windows:
-    """The windows along one axis.
+def windows_along(size: Size, length: int, strides: int) -> BlockAxis:
+    """Returns the windows of TensorFlow's padding "SAME", with equal padding before and after the map.
 
-    Attributes:
-      count: the number of windows.
-      first: the first position of the first window; negative where it begins before the map.
-      size: the positions of the map.
+    Args:
+      size: the positions of the map along the axis.
       length: the positions of a window.
       strides: the distance between windows.
     """
-
-    count: Size
-    first: Size
-    size: Size
-    length: int
-    strides: int
-
-    @classmethod
-    def with_same_padding(cls, size: Size, length: int, strides: int) -> "Windows":
-        """Returns the windows of TensorFlow's padding "SAME", with equal padding before and after the map."""
-        count = ceil_div(size, strides)
-        padding = (count - 1) * strides + length - size
-        padding = largest(padding, 0)
-        return cls(count, -(padding // 2), size, length, strides)
-
-    def window_sizes(self) -> K.Tensor:
-        """Returns the number of positions of each window that are on the map, [count]."""
-        start = self.strides * K.arange(self.count) + self.first
-        return K.minimum(start + self.length, self.size) - K.maximum(start, 0)
-
-
-def gather(x: K.Tensor, axes: Sequence[Windows]) -> K.Tensor:
-    """Collects the contents of windows: [b, *size, ...] -> [b, *counts, *lengths, c], zero off the map."""
-    x = _flat(x, len(axes))
-    for number, axis in reversed(list(enumerate(axes, start=1))):
-        x = K.stack(_shifted(x, number, axis), axis=len(axes) + 1)
-    return x
+    count = ceil_div(size, strides)
+    padding = largest((count - 1) * strides + length - size, 0)
+    return BlockAxis(1, length, -(padding // 2), count=count, step=strides)
 
 
 def mean(x: K.Tensor, lengths: Sequence[int], strides: Sequence[int]) -> K.Tensor:
@@ -65,13 +38,13 @@ def mean(x: K.Tensor, lengths: Sequence[int], strides: Sequence[int]) -> K.Tenso
     if rank == 2:
         pooled = K.average_pool(pooled, lengths, strides, "SAME")
     else:  # TensorFlow has no kernels for every type and gradient of the other ranks
+        size = sizes(x)[1 : rank + 1]
         axes = [
-            Windows.with_same_padding(*axis)
-            for axis in zip(sizes(x)[1 : rank + 1], lengths, strides, strict=True)
+            windows_along(*axis) for axis in zip(size, lengths, strides, strict=True)
         ]
         for number, axis in enumerate(axes, start=1):
             pooled = K.add_n(_shifted(pooled, number, axis))
-        pooled = divide_by_count(pooled, axes)
+        pooled = divide_by_count(pooled, axes, size)
     return K.reshape(pooled, [*sizes(pooled)[:-1], *depth])
 
 
@@ -80,22 +53,26 @@ def _flat(x: K.Tensor, rank: int) -> K.Tensor:
     return K.reshape(x, [*sizes(x)[: rank + 1], product(sizes(x)[rank + 1 :])])
 
 
-def _shifted(x: K.Tensor, number: int, axis: Windows) -> list[K.Tensor]:
+def _shifted(x: K.Tensor, number: int, axis: BlockAxis) -> list[K.Tensor]:
     """Returns the first positions of all windows along axis `number`, the second ones, and so on."""
-    reach = (axis.count - 1) * axis.strides + 1
-    x = pad(x, number, -axis.first, reach + axis.length - 1 + axis.first - axis.size)
+    reach = (axis.count - 1) * axis.step + 1
+    end = reach + axis.num_context - 1 + axis.first_context
+    x = pad(x, number, -axis.first_context, end - sizes(x)[number])
     leading = (slice(None),) * number
     return [
-        x[(*leading, slice(i, i + reach, axis.strides))] for i in range(axis.length)
+        x[(*leading, slice(i, i + reach, axis.step))] for i in range(axis.num_context)
     ]
 
 
-def divide_by_count(x: K.Tensor, axes: Sequence[Windows]) -> K.Tensor:
-    """Divides sums over windows, [b, *counts, ...], by the number of positions in each."""
+def divide_by_count(
+    x: K.Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]
+) -> K.Tensor:
+    """Divides sums over windows of a map of `size`, [b, *counts, ...], by the positions of each."""
     rank = len(axes)
     dtype = "float64" if K.dtype_name(x.dtype) == "float64" else "float32"
     counts = K.ones([], dtype)
-    for axis in axes:
-        counts = counts[..., K.newaxis] * K.cast(axis.window_sizes(), dtype)
+    for axis, n in zip(axes, size, strict=True):
+        is_on_map = K.cast(window_positions(axis, n) >= 0, dtype)
+        counts = counts[..., K.newaxis] * K.sum(is_on_map, axis=1)
     counts = K.reshape(counts, [*sizes(counts), *[1] * (len(x.shape) - 1 - rank)])
     return K.cast(K.cast(x, dtype) / counts, x.dtype)

@@ -58,15 +58,13 @@ class PooledQueries(Form):
         axes = []
         spacings = term.geometry.along(len(size))
         for n, m, spacing in zip(size, term.context_size, spacings, strict=True):
-            pool = pooling.Windows.with_same_padding(
-                n, spacing.pool_size, spacing.pool_strides
-            )
+            pool = pooling.windows_along(n, spacing.pool_size, spacing.pool_strides)
             pools.append(pool)
             axes.append(
                 PairAxis(
                     pool.count,
                     m,
-                    -pool.first,
+                    -pool.first_context,
                     spacing.strides,
                     spacing.dilation,
                     spacing.pool_size,
@@ -76,16 +74,19 @@ class PooledQueries(Form):
         positions = product([spacing.pool_size for spacing in spacings])
         # [n, positions * k, m * u]
         embeddings = expand_table(term.table, axes, read_slices)
-        n = product(counts)
+        # Slices with strides abort the compiler for TPU7x.
+        queries = multiply_windows(K.reshape(term.queries, [b, *size, h * k]), pools)
+        queries = K.reshape(queries, [b, *counts[::-1], positions, h, k])
+        rank = len(counts)
+        order = [*range(rank, 0, -1), rank + 2, rank + 1, rank + 3]
         queries = K.reshape(
-            pooling.gather(term.queries, pools), [b, n, positions, h, k]
-        )
-        queries = K.reshape(
-            K.transpose(queries, [0, 1, 3, 2, 4]), [b, n, h, positions * k]
+            K.transpose(queries, [0, *order]), [b, product(counts), h, positions * k]
         )
         values = K.reshape(term.values_by_depth(), [b, sizes(embeddings)[2], v])
         outputs = query_first(queries, values, embeddings, term.content)
-        return pooling.divide_by_count(K.reshape(outputs, [b, *counts, h, v]), pools)
+        return pooling.divide_by_count(
+            K.reshape(outputs, [b, *counts, h, v]), pools, size
+        )
 
 
 def pooled_candidates(sizes: Sizes) -> list[Form]:
