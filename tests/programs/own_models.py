@@ -4,6 +4,8 @@
 import keras
 import numpy as np
 
+import lambdanet
+
 WIDTH = 512
 INPUTS = 256
 BATCH = 128
@@ -26,6 +28,18 @@ def perceptron():
     model = keras.Sequential([inner, keras.layers.Dense(10, name="logits")], name="own")
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model, (np.zeros([BATCH, INPUTS]), np.zeros([BATCH], "int64"))
+
+
+def pooled():
+    """A lambda layer whose outputs are means over windows."""
+    inputs = keras.Input([8, 8, 64])
+    x = lambdanet.LambdaLayer(64, scope=7, pool_size=3, strides=2, name="pooled")(
+        inputs
+    )
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, keras.layers.Dense(10)(x), name="own")
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, (np.zeros([BATCH, 8, 8, 64]), np.zeros([BATCH], "int64"))
 
 
 def divided():

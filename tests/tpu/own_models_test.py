@@ -75,6 +75,14 @@ def test_a_train_step_of_its_own_and_other_batches(capfd):
 
 
 @pytest.mark.slow
+def test_pools_of_lambda_layers_compile_for_tpu7x(capfd):
+    """Its compiler aborts at slices with strides that are collected."""
+    found = report_of("pooled", capfd, "--topology=tpu7x:2x2x1")
+    assert found["seconds"] > 0
+    assert "pooled" in {each["name"] for each in found["layers"]}
+
+
+@pytest.mark.slow
 def test_python_without_tensorflow(tmp_path):
     """`lambdanet.tpu_check` in a process with Keras on JAX, which imports no TensorFlow."""
     program = """
