@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Helpers shared by tests: random arrays, and programs run in subprocesses."""
 
+import contextlib
 import os
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from engines import ENGINES, xla_flags  # noqa: F401
+from PIL import Image
+
+from lambdanet.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,6 +55,22 @@ def assert_equal_with_gradients(
         with_gradients(function, inputs), with_gradients(expected, inputs), strict=True
     ):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def pairwise(
+    first: Sequence[Any], second: Sequence[Any], third: Sequence[Any]
+) -> list[tuple[Any, Any, Any]]:
+    """Returns cases in which all values of any two of three factors meet.
+
+    All pairs of the first two, with the values of the third in turn: (0, 0, 0), (0, 1, 1), (1, 0, 1),
+    (1, 1, 0) for three factors of two values. The third must have the fewest.
+    """
+    assert len(third) <= min(len(first), len(second))
+    return [
+        (a, b, third[(i + j) % len(third)])
+        for i, a in enumerate(first)
+        for j, b in enumerate(second)
+    ]
 
 
 def relative_error(x: Any, expected: Any) -> float:
@@ -93,6 +114,31 @@ def damage_record(path: Path, number: int, byte: int = 12) -> None:
         begin += 8 + 4 + int.from_bytes(contents[begin : begin + 8], "little") + 4
     contents[begin + byte] ^= 0xFF
     path.write_bytes(contents)
+
+
+@contextlib.contextmanager
+def refused(
+    message: str, error: type[Exception] = InputError
+) -> Iterator[pytest.ExceptionInfo[Exception]]:
+    """Asserts that the code within ends with an error of one line, in which a pattern is found."""
+    with pytest.raises(error, match=message) as caught:
+        yield caught
+    assert "\n" not in str(caught.value)
+
+
+def write_picture(path: Path, pixels: Any) -> Path:
+    """Writes a picture, and the folders above it, and returns its path.
+
+    Args:
+      path: the file; its ending is the format.
+      pixels: values [h, w, 3], or a color for a picture of 8x8 pixels.
+    """
+    pixels = np.asarray(pixels, np.uint8)
+    if pixels.ndim == 1:
+        pixels = np.tile(pixels, (8, 8, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return path
 
 
 def program(name: str, *arguments: object) -> dict[str, Any]:
