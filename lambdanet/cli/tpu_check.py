@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from lambdanet.cli.training import BACKENDS, ModelName, RecipeName, Settings
 from lambdanet.errors import InputError, Unfinished, check_count, check_known, invalid
-from lambdanet.files import check_replaceable
 from lambdanet.signatures import Choices, File, Name, command
 
 
@@ -36,8 +35,6 @@ def tpu_check(
     json: bool = False,
     cache: bool = True,
     list_topologies: bool = False,
-    save: File | None = None,
-    steps_per_epoch: int | None = None,
     diff: File | None = None,
     max_slower: float | None = None,
 ) -> None:
@@ -60,8 +57,6 @@ def tpu_check(
       json: print JSON.
       cache: compile again, instead of reading the cache in $LAMBDANET_HOME/tpu_check (default: read it).
       list_topologies: print the topologies that the compiler knows, with the figures of their chips.
-      save: keep the executable of a recipe's training step, for `lambdanet train --executable`.
-      steps_per_epoch: with --save, the steps that `lambdanet train` prints, a part of the program.
       diff: an earlier report, written by --json, with which another one is compared.
       max_slower: with --diff, the percentage above which the exit status is 1 (default: any).
     """
@@ -94,13 +89,6 @@ def tpu_check(
         accepted = "1, except with --model=module:function that returns a layout"
         raise invalid("--model_parallel", accepted, model_parallel)
 
-    if (save is None) != (steps_per_epoch is None) or (
-        save and (is_function or fit or mode == "infer" or backend != "jax")
-    ):
-        raise InputError(
-            "--save needs --steps_per_epoch=N, the training step of a recipe on JAX, and no --fit"
-        )
-
     from lambdanet.tpu import chips
 
     chips.chip_of(topology)
@@ -110,14 +98,6 @@ def tpu_check(
         build_step = _step_builder(
             recipe or "", model or "", experiment or "", set, mode
         )
-    if save:
-        check_count("--steps_per_epoch", steps_per_epoch)
-        check_replaceable(save, rb"PK\x03\x04.{26}executable\.json", "save")
-        for name in ("sizes", "freeze", "mixup_alpha", "cutmix_alpha"):
-            value = getattr(build_step.args[0], name)
-            if value:
-                raise invalid(name, "empty or 0 with --save", value)
-        build_step = functools.partial(build_step, steps_per_epoch=steps_per_epoch)
 
     from lambdanet.tpu import check, largest_batch, report
     from lambdanet.tpu.compiler import Cache
@@ -126,7 +106,7 @@ def tpu_check(
 
     def check_batch(**batch: int) -> report.Report:
         build = functools.partial(build_step, **batch)
-        return check.check_in_process(build, topology, opened, backend, save)
+        return check.check_in_process(build, topology, opened, backend)
 
     if fit:
         if batch_size is None:

@@ -96,7 +96,6 @@ def train(
     steps_per_execution: Annotated[int, "STEPS"] = 1,
     callback: Annotated[Sequence[str], Repeated, "MODULE:FUNCTION"] = (),
     deterministic: bool = False,
-    executable: File | None = None,
     set: Settings = (),
 ) -> None:
     """Trains a recipe; run the same command again to resume.
@@ -112,7 +111,6 @@ def train(
       steps_per_execution: steps per call of the compiled function, for TPUs.
       callback: function(recipe, model_dir) that returns a Keras callback; may be repeated (default: none).
       deterministic: make runs of the same recipe bitwise reproducible; slower.
-      executable: the compiled step, a file of `tpu-check --save`, which is a program: use those you trust.
     """
     changed = _recipe(recipe, set)
     use_backend(backend, BACKENDS)
@@ -131,7 +129,6 @@ def train(
         steps_per_execution=steps_per_execution,
         callback=callback,
         deterministic=deterministic,
-        executable=executable,
     )
     line = f"{result['model_dir']}: epoch {result['epoch']}, step {result['step']}"
     if "val_accuracy" in result:  # missing if the history was removed

@@ -3,7 +3,6 @@
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import functools
 import multiprocessing
 import os
@@ -23,7 +22,6 @@ from lambdanet.tpu import chips, compiler, costs, hlo, steps
 from lambdanet.tpu.compiler import Cache
 from lambdanet.tpu.report import UNNAMED, Report, layer_of
 from lambdanet.tpu.steps import TpuStep
-from lambdanet.training.run import executable
 
 BACKENDS = ("jax", "tensorflow")
 
@@ -90,7 +88,6 @@ def check_step(
     step: TpuStep,
     topology: str = "v3:2x2",
     cache: Cache | None = None,
-    save: str | None = None,
 ) -> Report:
     """Compiles a step for one core of a TPU, or for all of them where it is parallel.
 
@@ -98,7 +95,6 @@ def check_step(
       step: the step of one core.
       topology: one of `chips.TOPOLOGIES`.
       cache: the cache of compilations; default: none.
-      save: a file for the executable of a training step on JAX; default: it is not kept.
 
     Raises:
       DoesNotFit: the step needs more memory than a core has.
@@ -112,7 +108,7 @@ def check_step(
     try:
         if lower is None:
             with device.assume("TPU"):
-                compiled = _compile_function(step, topology, cache, save)
+                compiled = _compile_function(step, topology, cache)
         else:
             compiled = compiler.compile_hlo(_serialize(lower, step), topology, cache)
     except compiler.CompileError as error:
@@ -140,9 +136,8 @@ def check_step(
 
 
 def _compile_function(
-    step: TpuStep, topology: str, cache: Cache | None, save: str | None
+    step: TpuStep, topology: str, cache: Cache | None
 ) -> compiler.Compiled:
-    keep = functools.partial(_save, step, save) if save else None
     try:
         return compiler.compile_function(
             step.function,
@@ -150,7 +145,6 @@ def _compile_function(
             topology,
             cache,
             functools.partial(_distribution, step) if step.is_parallel else None,
-            keep,
             partitions=step.partitions,
             model_parallel=step.model_parallel,
         )
@@ -160,17 +154,6 @@ def _compile_function(
         raise DoesNotCompile(
             f"{step.name} cannot be traced: {one_line(error)[:500]}"
         ) from error
-
-
-def _save(
-    step: TpuStep, path: str, lowered: Any, compiled: Any, devices: Sequence[Any]
-) -> None:
-    assert step.recipe is not None
-    batch = step.batch * len(devices)
-    recipe = dataclasses.replace(step.recipe, global_batch_size=batch)
-    executable.save_executable(
-        path, recipe, step.steps_per_epoch, lowered, compiled, devices
-    )
 
 
 def _distribution(step: TpuStep, mesh: Any) -> contextlib.AbstractContextManager[Any]:
@@ -292,7 +275,6 @@ def check_in_process(
     topology: str,
     cache: Cache | None = None,
     backend: str = "tensorflow",
-    save: str | None = None,
 ) -> Report:
     """Builds a step and compiles it as `check_step` does, in a new process.
 
@@ -303,7 +285,6 @@ def check_in_process(
       topology: one of `chips.TOPOLOGIES`.
       cache: the cache of compilations; default: none.
       backend: the backend of Keras 3 in that process, one of `BACKENDS`; its Keras is that of this process.
-      save: as in `check_step`.
 
     Raises:
       DoesNotFit: the step needs more memory than a core has.
@@ -324,7 +305,7 @@ def check_in_process(
                 # The process starts with these.
                 with mock.patch.dict(os.environ, variables):
                     return pool.submit(
-                        _build_and_check, build, topology, cache, save
+                        _build_and_check, build, topology, cache
                     ).result()
             except BrokenProcessPool:
                 text = log.read_text(errors="replace").strip()
@@ -350,8 +331,8 @@ def _end_with_parent() -> None:
 
 
 def _build_and_check(
-    build: Callable[[], TpuStep], topology: str, cache: Cache | None, save: str | None
+    build: Callable[[], TpuStep], topology: str, cache: Cache | None
 ) -> Report:
     with device.assume("TPU"):
         step = build()
-    return check_step(step, topology, cache, save)
+    return check_step(step, topology, cache)

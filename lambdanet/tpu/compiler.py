@@ -122,7 +122,6 @@ def compile_function(
     topology: str,
     cache: Cache | None = None,
     parallel: Callable[[Any], contextlib.AbstractContextManager[Any]] | None = None,
-    keep: Callable[[Any, Any, Sequence[Any]], None] | None = None,
     **division: Any,
 ) -> Compiled:
     """Compiles a function of JAX that updates its first argument, the state, in place.
@@ -135,8 +134,6 @@ def compile_function(
       cache: earlier results for the same program, topology and versions.
       parallel: the context of tracing for a mesh of all devices, between which the data are divided, and each
         of which has the state; None: one device, and a function that returns no state.
-      keep: called with the program as a `jax.stages.Lowered`, the same compiled, and the devices; the cache
-        is not read then.
       **division: `partitions` and `model_parallel`, as in `lower`.
 
     Raises:
@@ -150,8 +147,6 @@ def compile_function(
 
     def compile_once() -> dict[str, Any]:
         compiled = lowered.compile()
-        if keep:
-            keep(lowered, compiled, devices)
         text = _text(compiled)
         remark = ""
         if not text and topology.startswith("tpu7x"):
@@ -166,7 +161,7 @@ def compile_function(
             "remark": remark,
         }
 
-    return _cached_or_compile(key, None if keep else cache, compile_once)
+    return _cached_or_compile(key, cache, compile_once)
 
 
 def devices_of(topology: str) -> Sequence[Any]:

@@ -19,13 +19,13 @@ from lambdanet.errors import (
 )
 from lambdanet.models import names
 from lambdanet.models.inference import for_inference
-from lambdanet.training.run import executable, user_callbacks
+from lambdanet.training.run import user_callbacks
 from lambdanet.training.run.build import build_model, build_optimizer, compile_model
 
 MODES = ("train", "infer")
 Layout = Mapping[str, Sequence[str | None]]
 BATCH = 128  # images per core: the paper's 1024 on 8 cores
-# Where it is not given: the cost of a step does not depend on it.
+# Of the learning rate's schedule: the cost of a step does not depend on it.
 _STEPS_PER_EPOCH = 1000
 
 
@@ -44,7 +44,6 @@ class TpuStep:
       model_parallel: the number of cores that compute on the same batch, as in `fit` with `ModelParallel`.
       layout: which axes of variables they divide, by patterns of their paths.
       partitions: the same for each array of the state.
-      recipe, steps_per_epoch: those of a training step of a recipe, which an executable is kept with.
     """
 
     name: str
@@ -56,15 +55,12 @@ class TpuStep:
     model_parallel: int = 1
     layout: Layout = dataclasses.field(default_factory=dict)
     partitions: Any = None
-    recipe: Recipe | None = None
-    steps_per_epoch: int = 0
 
 
 def recipe_step(
     recipe: Recipe,
     mode: str = "train",
     batch_size: int = BATCH,
-    steps_per_epoch: int = _STEPS_PER_EPOCH,
 ) -> TpuStep:
     """Returns the step of a recipe.
 
@@ -74,7 +70,6 @@ def recipe_step(
         the recipe's `sizes`; or "infer", from images to logits, of the model for inference
         (`lambdanet.for_inference`), as exported.
       batch_size: the number of images on the core.
-      steps_per_epoch: of the training, for the schedule of the learning rate, which is a part of the program.
 
     Raises:
       InputError: the mode is unknown, the batch size is below 1, the recipe has no number of classes, or this
@@ -95,7 +90,7 @@ def recipe_step(
     else:
         size = int(max(recipe.sizes, default=size))
         model = build_model(dataclasses.replace(recipe, input_size=size))
-        optimizer = build_optimizer(recipe, steps_per_epoch)
+        optimizer = build_optimizer(recipe, _STEPS_PER_EPOCH)
         compile_model(recipe, model, optimizer)
         optimizer.build(model.trainable_variables)
     precision = "bfloat16" if recipe.mixed_precision else "float32"
@@ -114,8 +109,6 @@ def recipe_step(
         batch_size,
         (model.name,),
         is_jax and mode == "train",
-        recipe=recipe,
-        steps_per_epoch=steps_per_epoch,
     )
 
 
@@ -140,7 +133,7 @@ def _jax_step(
     labels = jax.ShapeDtypeStruct(shape[:1], "int32")
     data = images if mode == "infer" else (images, labels)
     return _function_of(model, mode), (
-        _map_state(model, mode, executable.struct),
+        _map_state(model, mode, _struct),
         data,
     )
 
@@ -198,7 +191,7 @@ def model_step(
     return TpuStep(
         name,
         _function_of(model, mode),
-        (_map_state(model, mode, executable.struct), data),
+        (_map_state(model, mode, _struct), data),
         jax.tree.leaves(data)[0].shape[0],
         tuple(_names(model)),
         mode == "train",
@@ -278,7 +271,7 @@ def _example(batch: Any, batch_size: int | None) -> Any:
     def struct(x: Any) -> Any:
         if not tuple(getattr(x, "shape", ())):
             raise invalid("batch", "arrays with a batch axis", x)
-        example = executable.struct(x)
+        example = _struct(x)
         shape = (batch_size or example.shape[0], *example.shape[1:])
         return jax.ShapeDtypeStruct(shape, example.dtype)
 
@@ -287,6 +280,16 @@ def _example(batch: Any, batch_size: int | None) -> Any:
     if len(sizes) != 1:
         raise invalid("batch", "arrays with the same first axis", sorted(sizes))
     return data
+
+
+def _struct(array: Any) -> Any:
+    """Returns the shape and type with which JAX traces an array or a variable of any library."""
+    import jax
+
+    dtype = jax.dtypes.canonicalize_dtype(
+        K.keras.backend.standardize_dtype(array.dtype)
+    )
+    return jax.ShapeDtypeStruct(tuple(array.shape), dtype)
 
 
 def _names(model: Any) -> list[str]:

@@ -37,7 +37,6 @@ PROGRAMS = {
 }
 PROGRAMS = {f"lambdanet.training.{name}" for name in PROGRAMS}
 PROGRAMS |= {f"lambdanet.tpu.{name}" for name in ("check:tpu_check", "hlo:parse")}
-PROGRAMS |= {"lambdanet.training.run.executable:save_executable"}
 PROGRAMS |= {
     "lambdanet.tpu.largest_batch:largest_batch",
     "lambdanet.tpu.steps:recipe_step",

@@ -67,15 +67,8 @@ def _loss(recipe: Recipe) -> str:
     return f"the loss has label smoothing of {smoothing:g}{place} weight decay of {decay:g}"
 
 
-def compilation(size: int, executable: str | None) -> str:
-    """Returns what JAX may take minutes for: the step for square images of `size` pixels.
-
-    Args:
-      size: the side of the images.
-      executable: the file from which the compiled step was read; None: there is none.
-    """
-    if executable:
-        return f"the compiled step is that of {executable}"
+def compilation(size: int) -> str:
+    """Returns what JAX may take minutes for: the step for square images of `size` pixels."""
     return (
         f"compiling the step for images of {size} pixels, which may take minutes once"
     )

@@ -58,7 +58,6 @@ from lambdanet.training.run.build import (
 )
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.devices import Devices
-from lambdanet.training.run.executable import load_executable
 from lambdanet.training.run.preemption import StopRequest
 
 which_keras.check_backend("training", ("tensorflow", "jax"))
@@ -80,8 +79,6 @@ class TrainOptions:
       tpu: the TPU, as in `create_devices`; None: none.
       callback: functions of the recipe and the model_dir that return a Keras callback, or their names
         "module:function". They are called before the checkpoint of each epoch, on the chief alone.
-      executable: a file of `save_executable` with the compiled training step, on JAX; None: compile it. It
-        is a program: use those that you trust.
 
     Raises:
       InputError: options that are out of range or exclude each other.
@@ -94,7 +91,6 @@ class TrainOptions:
     distribute: str = "auto"
     tpu: str | None = None
     callback: Sequence[Any] = ()
-    executable: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -103,9 +99,6 @@ class TrainOptions:
         check_counts(
             save_every=self.save_every, steps_per_execution=self.steps_per_execution
         )
-        backend = keras.config.backend()
-        if self.executable and backend != "jax":
-            raise invalid("backend", "jax for an executable", backend)
 
 
 class Run:
@@ -256,35 +249,6 @@ class Run:
         compile_model(
             recipe, self._model, self._optimizer, self._options.steps_per_execution
         )
-        if self._options.executable:
-            self._load_step(self._options.executable)
-
-    def _load_step(self, path: str) -> None:
-        """Reads the compiled training step, which `fit` otherwise compiles."""
-        import jax
-
-        recipe = self._recipe
-        devices = self._devices
-        if recipe.sizes or recipe.freeze:
-            name, value = (
-                ("sizes", recipe.sizes) if recipe.sizes else ("freeze", recipe.freeze)
-            )
-            raise invalid(name, "empty with an executable, which is one program", value)
-        if devices.workers > 1:
-            raise invalid("executable", "none with several workers", path)
-        batch = []
-        for spec in self._training_data(0).train(0, devices.shard()).element_spec:
-            shape = (recipe.global_batch_size, *spec.shape[1:])
-            batch.append(tf.TensorSpec(shape, spec.dtype))
-        step = load_executable(
-            path,
-            recipe,
-            self._steps,
-            self._model,
-            batch,
-            jax.devices()[: devices.replicas],
-        )
-        self._model.train_function = self._model._make_function(step)
 
     def _unfreeze_if_due(self) -> None:
         if self.step == self._recipe.unfreeze_epoch * self._steps:
@@ -364,7 +328,7 @@ class Run:
             and self._devices.chief
             and self._compiled != before
         ):
-            print(report.compilation(size, self._options.executable), flush=True)
+            print(report.compilation(size), flush=True)
 
     def _training_data(self, epoch: int) -> Dataset:
         """Returns the dataset with images of the size in an epoch, from 0."""
