@@ -8,6 +8,7 @@ Sphinx alone.
 """
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -43,12 +44,36 @@ def write_pages(app: Sphinx, config: Config) -> None:
 
 def write_committed(folder: Path) -> None:
     """Writes what is in the repository: tables, the pages of families and for PyPI, and two notebooks."""
-    _write_all(folder, {f"{name}.md": text for name, text in models.pages().items()})
-    for path in (folder.parent / "README.md", *sorted(folder.glob("*/*.md"))):
-        _write(path, tables.replace(path.read_text(encoding="utf-8")))
-    _write_all(folder, notebooks.committed(folder))
-    readme = (folder.parent / "README.md").read_text(encoding="utf-8")
-    _write(folder / "pypi.md", repository.absolute(readme, ""))
+    for path, text in committed(folder):
+        _write(path, text)
+
+
+def stale_pages(folder: Path) -> list[Path]:
+    """Returns the files that `write_committed` would change, but for tables that need TF Model Garden."""
+    return [
+        path
+        for path, text in committed(folder, skipped=("experiments",))
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+
+
+def committed(folder: Path, skipped: Sequence[str] = ()) -> Iterator[tuple[Path, str]]:
+    """Yields the path and the text of each file with generated parts in the repository.
+
+    Args:
+      folder: the folder of the documentation.
+      skipped: the modules of `generate` whose tables stay as they are.
+    """
+    for name, text in models.pages().items():
+        yield folder / f"{name}.md", text
+    readme = folder.parent / "README.md"
+    for path in (readme, *sorted(folder.glob("*/*.md"))):
+        text = tables.replace(path.read_text(encoding="utf-8"), skipped)
+        yield path, text
+        if path == readme:
+            yield folder / "pypi.md", repository.absolute(text, "")
+    for name, text in notebooks.committed(folder).items():
+        yield folder / name, text
 
 
 def _write_all(folder: Path, texts: dict[str, str]) -> None:

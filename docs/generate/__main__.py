@@ -1,8 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables of the README and of the pages, and the pages of the model families."""
+"""Writes the tables of the README and of the pages, and the pages of the model families.
 
+With --check it writes nothing, and fails where one of them is not current, as `make lint` does.
+"""
+
+import sys
 from pathlib import Path
 
-from generate import write_committed
+from generate import stale_pages, write_committed
 
-write_committed(Path(__file__).parents[1])
+ROOT = Path(__file__).parents[2]
+
+if sys.argv[1:] == ["--check"]:
+    stale = [str(path.relative_to(ROOT)) for path in stale_pages(ROOT / "docs")]
+    if stale:
+        sys.exit(f"not current: {', '.join(stale)}; `make tables` writes them")
+else:
+    write_committed(ROOT / "docs")
