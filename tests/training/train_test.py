@@ -4,60 +4,54 @@
 import collections
 import dataclasses
 import os
-import signal
 
 import keras
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from helpers import refused
 from PIL import Image
-from programs.small_model import ONE_BLOCK, small_model
-from training_runs import assert_same_run, saved_steps
+from programs.small_model import small_model
+from training_runs import act_at, assert_same_run, saved_steps, send_sigterm
 
 from lambdanet import LambdaLayer, configs
-from lambdanet.errors import InputError, Preempted
-from lambdanet.models import zoo
+from lambdanet.errors import Preempted
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.run import build, callbacks, history, model_dir
+from lambdanet.training.run import build, history, model_dir
 from lambdanet.training.train import train
 
-EPOCHS = 4
+pytestmark = pytest.mark.usefixtures("one_block")
+
+EPOCHS = 3
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"),
-    **{
-        "epochs": EPOCHS,
-        "train_split": "train[:64]",
-        "eval_split": "test[:24]",
-        "global_batch_size": 16,
-    },
-    **{
-        "input_size": 16,
-        "dropout_rate": 0.3,
-        "stochastic_depth_rate": 0.3,
-        "ema_decay": 0.5,
-    },
-    **{"mixup_alpha": 0.2, "cutmix_alpha": 1.0, "random_erasing": 0.25},
+    epochs=EPOCHS,
+    train_split="train[:64]",
+    eval_split="test[:24]",
+    global_batch_size=16,
+    input_size=16,
+    dropout_rate=0.3,
+    stochastic_depth_rate=0.3,
+    ema_decay=0.5,
+    mixup_alpha=0.2,
+    cutmix_alpha=1.0,
+    random_erasing=0.25,
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_block():
-    """Makes the network of the recipe small."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(zoo.MODELS, RECIPE.model, ONE_BLOCK)
-        yield
-
-
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, data_dir):
+def finished(tmp_path_factory, data_dir, one_block):
     """A complete run, the result of `train`, and the datasets of TFDS that it opened."""
-    path, opened, builder = tmp_path_factory.mktemp("finished"), [], tfds.builder
+    path = tmp_path_factory.mktemp("finished")
+    opened = []
+    builder = tfds.builder
+
+    def record(*arguments, **options):
+        opened.append(arguments)
+        return builder(*arguments, **options)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            tfds,
-            "builder",
-            lambda *args, **more: opened.append(args) or builder(*args, **more),
-        )
+        patch.setattr(tfds, "builder", record)
         return path, train(RECIPE, path, data_dir), opened
 
 
@@ -81,17 +75,23 @@ def test_run_lists_each_class_folder_once(small_network, tmp_path, monkeypatch):
         folder.mkdir(parents=True)
         for number in range(4):
             Image.new("RGB", (8, 8)).save(folder / f"{number}.png")
-    listed, scandir = collections.Counter(), os.scandir
-    monkeypatch.setattr(
-        os, "scandir", lambda path=".": listed.update([str(path)]) or scandir(path)
+    listed = collections.Counter()
+    scandir = os.scandir
+
+    def record(path="."):
+        listed[str(path)] += 1
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", record)
+    recipe = dataclasses.replace(
+        RECIPE,
+        dataset="folder",
+        train_split="train",
+        eval_split="validation",
+        num_classes=0,
+        epochs=2,
+        global_batch_size=4,
     )
-    settings = {
-        "dataset": "folder",
-        "train_split": "train",
-        "eval_split": "validation",
-        "num_classes": 0,
-    }
-    recipe = dataclasses.replace(RECIPE, **settings, epochs=2, global_batch_size=4)
     assert train(recipe, tmp_path / "run", str(tmp_path))["step"] == 4
     assert [listed[str(folder)] for folder in folders] == [1] * 4
 
@@ -107,78 +107,45 @@ def test_run_writes_recipe_checkpoints_history_and_logs(finished):
         "recipe.json",
     ]
     rows = history.read_history(path / "history.csv")
-    assert [int(row["step"]) for row in rows] == [
-        4 * epoch for epoch in range(1, EPOCHS + 1)
-    ]
-    assert (result["epoch"], result["step"]) == (EPOCHS, 4 * EPOCHS)
+    ends = [4, 8, 12]
+    assert [int(row["step"]) for row in rows] == ends
+    assert saved_steps(path) == ends
+    assert (result["epoch"], result["step"]) == (EPOCHS, 12)
     assert result["val_accuracy"] == float(rows[-1]["val_accuracy"])
-    assert saved_steps(path) == [
-        4 * epoch for epoch in (EPOCHS - 2, EPOCHS - 1, EPOCHS)
-    ]
 
 
 def test_resumed_run_has_same_dropout(finished, data_dir, tmp_path, monkeypatch):
     """Stops after step 6, then at once in the evaluation of the second epoch, which is repeated."""
     for event, step in [("on_train_batch_end", 6), ("on_test_batch_end", 8)]:
-        original = getattr(callbacks.SaveCheckpoints, event)
-
-        def stop(self, batch, logs=None, step=step, original=original):
-            if int(self.model.optimizer.iterations) == step:
-                signal.raise_signal(signal.SIGTERM)
-            original(self, batch, logs)
-
         with monkeypatch.context() as patch:
-            patch.setattr(callbacks.SaveCheckpoints, event, stop)
-            with pytest.raises(
-                Preempted, match=f"stopped by SIGTERM at step {step}, which is saved"
-            ):
+            act_at(patch, [step], send_sigterm, event)
+            message = f"stopped by SIGTERM at step {step}, which is saved"
+            with refused(message, Preempted):
                 train(RECIPE, tmp_path, data_dir)
         assert len(history.read_history(tmp_path / "history.csv")) == 1
     train(RECIPE, tmp_path, data_dir)
     assert_same_run(tmp_path, finished[0])
 
 
-def test_same_recipe_gives_same_weights(finished, data_dir, tmp_path):
-    assert train(RECIPE, tmp_path, data_dir)["loss"] == finished[1]["loss"]
-    assert_same_run(tmp_path, finished[0])
-
-
 def test_invalid_history_ends_run_before_training(small_network, data_dir, tmp_path):
-    (tmp_path / "history.csv").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="history.csv' is not the history of a run"):
+    file = tmp_path / "history.csv"
+    file.write_bytes(b"\xff\xfe")
+    with refused("history.csv' is not the history of a run"):
         train(RECIPE, tmp_path, data_dir)
-    assert (
-        not saved_steps(tmp_path)
-        and (tmp_path / "history.csv").read_bytes() == b"\xff\xfe"
-    )
+    assert not saved_steps(tmp_path)
+    assert file.read_bytes() == b"\xff\xfe"
 
 
-def test_diverging_loss_ends_run(small_network, data_dir, tmp_path, capsys):
-    recipe = dataclasses.replace(RECIPE, learning_rate=1e30, warmup_epochs=0)
-    with pytest.raises(
-        InputError,
-        match=r"training diverged: .* at step \d+, .* no checkpoint was written yet",
-    ):
-        train(recipe, tmp_path, data_dir)
-    assert "the learning rate begins at 1e+30\n" in capsys.readouterr().out
-    assert not saved_steps(tmp_path) and not (tmp_path / "history.csv").exists()
-
-
-def test_finished_run_is_reported_and_unchanged(finished, data_dir, capsys):
+def test_finished_run_finds_its_data_and_is_unchanged(finished, data_dir, capsys):
     path, result, _ = finished
+    assert (path / "data_dir.txt").read_text() == f"{data_dir}\n"
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
-    assert train(RECIPE, path, data_dir) == result
+    assert train(RECIPE, path) == result
     assert (
         f"finished already: lambda_resnet_tiny on digits in {path}, {EPOCHS} epochs"
         in capsys.readouterr().out
     )
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
-
-
-def test_resumed_run_finds_its_data(finished, data_dir):
-    path, result, _ = finished
-    assert (path / "data_dir.txt").read_text() == f"{data_dir}\n"
-    assert train(RECIPE, path) == result
 
 
 def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
@@ -191,12 +158,9 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
     assert {weight.dtype for weight in model.get_weights()} == {np.dtype("float32")}
     build.compile_model(recipe, model, keras.optimizers.SGD())
     dataset = Dataset.open(recipe, data_dir)
-    loss, accuracy = model.evaluate(
-        dataset.eval(), steps=dataset.eval_steps(), verbose=0
-    )
-    assert (loss, accuracy) == pytest.approx(
-        (result["val_loss"], result["val_accuracy"]), abs=1e-5
-    )
+    found = model.evaluate(dataset.eval(), steps=dataset.eval_steps(), verbose=0)
+    expected = [result["val_loss"], result["val_accuracy"]]
+    assert found == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -211,14 +175,16 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
             "start_from must be weights to fine-tune, with zero_head, got ''",
         ),
         ({"start_from": "/none"}, "start_from must be a model_dir .*, got '/none'"),
+        (
+            {"start_from": "/none", "freeze": "c9"},
+            "freeze must be backbone, or layers of lambda_resnet_tiny",
+        ),
         ({"model_options": {"scop": 7}}, "no option 'scop'; its options: "),
         (
             {"model_options": {"num_classes": 7}},
             "options of the model's layers, got 'num_classes'",
         ),
         ({"model_options": {"scope": 4}}, "scope"),
-        ({"model_options": {"scope": -3}}, "scope"),
-        ({"model_options": {"num_heads": 3}}, "divisible|multiple"),
         ({"dataset": "digts"}, "unknown dataset 'digts'"),
         ({"global_batch_size": 65}, "global_batch_size must be at most 64, .*, got 65"),
         ({"num_classes": 11}, "num_classes must be 10, .*, got 11"),
@@ -226,51 +192,48 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
     ],
 )
 def test_rejected_run_writes_nothing(data_dir, tmp_path, changes, message):
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(message):
         train(dataclasses.replace(RECIPE, **changes), tmp_path / "run", data_dir)
-    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 def test_weight_decay_of_kernels_only():
     model = build.build_model(dataclasses.replace(RECIPE, weight_decay=0.2))
     kernels = [v for v in model.trainable_variables if "kernel" in v.name]
-    assert kernels and len(kernels) < len(model.trainable_variables)
+    assert 0 < len(kernels) < len(model.trainable_variables)
     expected = 0.1 * sum(np.square(kernel).sum() for kernel in kernels)
     assert float(sum(model.losses)) == pytest.approx(expected, rel=1e-5)
     assert not build.build_model(dataclasses.replace(RECIPE, weight_decay=0.0)).losses
 
 
-def test_standard_deviation_of_positions_of_recipe():
-    recipe = dataclasses.replace(RECIPE, position_stddev=0.01)
+def test_positions_and_statistics_of_recipe():
+    recipe = dataclasses.replace(RECIPE, position_stddev=0.01, bn_momentum=0.7)
     layers = build.build_model(recipe)._flatten_layers()
     tables = [np.array(x.position.table) for x in layers if isinstance(x, LambdaLayer)]
-    assert tables and all(
-        table.std() == pytest.approx(0.01, rel=0.1) for table in tables
-    )
-    with pytest.raises(
-        InputError, match="'resnet_50' has no option 'embeddings_initializer'"
-    ):
+    assert tables
+    for table in tables:
+        # Of several hundred draws, whose standard deviation varies by 1 / sqrt(2 * count).
+        margin = 5 / np.sqrt(2 * table.size)
+        assert table.std() == pytest.approx(0.01, rel=margin)
+    norms = [x for x in layers if isinstance(x, keras.layers.BatchNormalization)]
+    assert {norm.momentum for norm in norms} == {0.7}
+    with refused("'resnet_50' has no option 'embeddings_initializer'"):
         build.build_model(dataclasses.replace(recipe, model="resnet_50"))
 
 
-def test_batch_norm_momentum_of_recipe():
-    model = build.build_model(dataclasses.replace(RECIPE, bn_momentum=0.7))
-    norms = [
-        layer
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization)
-    ]
-    assert norms and {norm.momentum for norm in norms} == {0.7}
-
-
 @pytest.mark.parametrize(
-    ("optimizer", "attribute"),
-    [("sgd", "momentum"), ("adam", "beta_1"), ("rmsprop", "momentum")],
+    ("optimizer", "attribute", "options"),
+    [
+        ("sgd", "momentum", {"nesterov": True}),
+        ("adam", "beta_1", {"beta_2": 0.9999}),
+        ("rmsprop", "momentum", {"rho": 0.8, "epsilon": 1.0}),
+    ],
 )
-def test_optimizer_of_recipe(optimizer, attribute):
+def test_optimizer_of_recipe(optimizer, attribute, options):
     recipe = dataclasses.replace(
         RECIPE,
         optimizer=optimizer,
+        optimizer_options=options,
         momentum=0.8,
         warmup_epochs=1.5,
         ema_decay=0.99,
@@ -280,28 +243,16 @@ def test_optimizer_of_recipe(optimizer, attribute):
         decay_epochs=3,
     )
     built = build.build_optimizer(recipe, steps_per_epoch=10)
-    assert getattr(built, attribute) == 0.8 and built.ema_momentum == 0.99
-    schedule = built.get_config()["learning_rate"]["config"]
-    assert schedule == {
-        **{
-            "peak": 0.1,
-            "total_steps": 10 * EPOCHS,
-            "warmup_steps": 15,
-            "shape": "exponential",
-        },
-        **{"floor": 0.25, "decay_rate": 0.9, "decay_steps": 30.0},
-    }
+    assert getattr(built, attribute) == 0.8
+    assert {name: getattr(built, name) for name in options} == options
+    assert built.ema_momentum == 0.99
     assert built.ema_overwrite_frequency is None  # or the averages replace the weights
-
-
-def test_optimizer_options_of_recipe():
-    for optimizer, options in [
-        ("sgd", {"nesterov": True}),
-        ("adam", {"beta_2": 0.9999}),
-        ("rmsprop", {"rho": 0.8, "epsilon": 1.0}),
-    ]:
-        recipe = dataclasses.replace(
-            RECIPE, optimizer=optimizer, optimizer_options=options
-        )
-        built = build.build_optimizer(recipe, steps_per_epoch=10)
-        assert {name: getattr(built, name) for name in options} == options
+    assert built.get_config()["learning_rate"]["config"] == {
+        "peak": 0.1,
+        "total_steps": 10 * EPOCHS,
+        "warmup_steps": 15,
+        "shape": "exponential",
+        "floor": 0.25,
+        "decay_rate": 0.9,
+        "decay_steps": 30.0,
+    }
