@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Silences TensorFlow, divides the cores between parallel test workers, and frees models between files."""
+"""Silences TensorFlow, divides the cores between parallel workers, seeds tests, and frees models."""
 
+import collections
 import dataclasses
 import functools
 import gc
 import importlib.util
 import os
+import random
+import signal
 import sys
 import sysconfig
 import time
@@ -14,9 +17,17 @@ from pathlib import Path
 
 import environment_header
 import lanes
+import numpy as np
 import pytest
 from engines import ENGINES
 from source_tree import ROOT
+from times import (  # noqa: F401
+    pytest_runtest_call,
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_runtest_protocol,
+    pytest_sessionfinish,
+)
 
 # Set before anything imports TensorFlow, and inherited by the programs that tests start.
 _PATH = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]
@@ -39,6 +50,10 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # one process uses all cores anyw
     # Of TensorFlow, and of PyTorch.
     for _threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(_threads, str(_CORES_EACH))
+
+# A shell ignores it for what it runs in the background, and so would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _START = time.monotonic()
@@ -73,7 +88,8 @@ def pytest_ignore_collect(collection_path, config):
     """Leaves out files of `make test-rest` in `make test`, and where what they need is not installed."""
     if collection_path.suffix != ".py":
         return None
-    if config.option.markexpr == "rest" and not lanes.may_have_rest(collection_path):
+    is_test = collection_path.name.endswith("_test.py")
+    if is_test and not lanes.may_have(collection_path, config.option.markexpr):
         return True
     if lanes.needs(collection_path) is None:
         return None
@@ -84,20 +100,28 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by markers
 def pytest_collection_modifyitems(config, items):
-    """Moves the one long file among the last ones to the front, unless the time is limited; marks `rest`."""
+    """Marks `rest`, and moves the files with the most slow tests to the front, unless the time is limited."""
+    slow = collections.Counter()
     for item in items:
         if "timm" in item.fixturenames:
             item.add_marker("peers")
         if lanes.needs(item.path) or any(map(item.get_closest_marker, lanes.MARKERS)):
             item.add_marker("rest")
+        if item.get_closest_marker("slow"):
+            slow[item.path] += 1
     if config.getoption("seconds") == float("inf"):
-        items.sort(key=lambda item: item.path.name != "train_test.py")
+        items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
+    """Skips a test after the time, and seeds what it and its fixtures draw."""
     if time.monotonic() - _START > (seconds := item.config.getoption("seconds")):
         pytest.skip(f"{seconds:.0f} seconds are over; make test runs it")
+    random.seed(0)
+    np.random.seed(0)
+    for name in {"keras", "tf_keras"} & sys.modules.keys():
+        sys.modules[name].utils.set_random_seed(0)
 
 
 def pytest_collection_finish():

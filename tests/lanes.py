@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divides the tests between `make test`, which needs the extra `test` alone, and `make test-rest`."""
+"""Divides the tests between `make test`, which needs the extra `test` alone, and other targets of make."""
 
 import importlib.util
 import re
@@ -29,8 +29,10 @@ MARKERS = {
     "peers": "timm, PyTorch or lucidrains' layer",
     "tpu": "the TPU compiler",
 }
-# The expression of pytest's option -m with which `make test` runs.
-TEST = "not rest"
+# The expressions of pytest's option -m with which `make test`, `make test-rest` and `make weekly` run.
+TEST = "not rest and not weekly"
+REST = "rest and not weekly"
+WEEKLY = "weekly"
 
 
 def needs(path: Path) -> tuple[str, list[str]] | None:
@@ -42,16 +44,23 @@ def needs(path: Path) -> tuple[str, list[str]] | None:
     return None
 
 
-def may_have_rest(path: Path) -> bool:
-    """Returns whether a file may have tests of `make test-rest`: by its path, or by a marker in its text."""
-    if needs(path):
+def may_have(path: Path, expression: str) -> bool:
+    """Returns whether a file may have tests of a lane: by its path, or by a marker in its text.
+
+    Args:
+      path: the file of tests.
+      expression: the value of -m.
+    """
+    if expression == REST:
+        if needs(path):
+            return True
+        markers = "|".join([*MARKERS, "rest"])
+        pattern = rf"\bmark\.({markers})\b|[(,] ?timm\b"
+    elif expression == WEEKLY:
+        pattern = r"\bmark\.weekly\b"
+    else:
         return True
-    markers = "|".join([*MARKERS, "rest"])
-    return bool(
-        re.search(
-            rf"\bmark\.({markers})\b|[(,] ?timm\b", path.read_text(encoding="utf-8")
-        )
-    )
+    return bool(re.search(pattern, path.read_text(encoding="utf-8")))
 
 
 def missing(path: Path) -> list[str]:
@@ -66,13 +75,18 @@ def left_out(expression: str) -> list[str]:
     Args:
       expression: the value of -m.
     """
-    if expression == "rest":
+    weekly = "`make weekly` has whole tables and long runs"
+    if expression == REST:
         return [
-            "`make test` has the other tests: layers, models, weights, training, export and commands"
+            "`make test` has the other tests: layers, models, weights, training, export and commands",
+            weekly,
         ]
     if expression == TEST:
         words = sorted({words for words, _ in FILES.values()} | set(MARKERS.values()))
-        return [f"`make test-rest` has the other tests, which need {'; '.join(words)}"]
+        return [
+            f"`make test-rest` has the other tests, which need {'; '.join(words)}",
+            weekly,
+        ]
     lines = []
     for path in sorted((ROOT / "tests").glob("**/*_test.py")):
         if absent := missing(path):

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plugin of pytest that measures each test's processor time, and a program that prints what a run took.
+
+    python tests/times.py FOLDER
+
+prints the seconds and tests of each lane, and the thirty tests with the most seconds, from the files that
+the plugin wrote: one per lane, where $LAMBDANET_TIMES names the folder and $LAMBDANET_LANE the file. Times
+are those of the process and of the processes that it started and waited for.
+"""
+
+import csv
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+# Of the processor, for a test without the marker `slow`.
+LIMIT = 5.0
+LONGEST = 30
+# Processor seconds by test; the process that distributes tests collects them from its workers.
+_found: dict[str, float] = {}
+_START = pytest.StashKey[float]()
+
+
+def processor_seconds() -> float:
+    """Returns the time that this process and its finished children have computed."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fails a test that computes longer than `LIMIT` and is not marked `slow`."""
+    start = processor_seconds()
+    result = yield
+    seconds = processor_seconds() - start
+    if seconds > LIMIT and not item.get_closest_marker("slow"):
+        pytest.fail(
+            f"{seconds:.1f} s of the processor: make it quicker, or mark it `slow`"
+        )
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Notes when a test begins, before the fixtures that are made for it."""
+    item.stash[_START] = processor_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Adds the time of a test to its last report."""
+    report = yield
+    if report.when == "teardown":
+        seconds = processor_seconds() - item.stash[_START]
+        report.user_properties.append(("seconds", seconds))
+    return report
+
+
+def pytest_runtest_logreport(report):
+    """Runs in the process that distributes the tests, too."""
+    for name, value in report.user_properties:
+        if name == "seconds":
+            _found[report.nodeid] = value
+
+
+def pytest_sessionfinish(session):
+    """Writes the times of a lane."""
+    folder = os.environ.get("LAMBDANET_TIMES")
+    is_worker = hasattr(session.config, "workerinput")
+    if not folder or is_worker:
+        return
+    path = Path(folder) / f"{os.environ['LAMBDANET_LANE']}.csv"
+    with path.open("a", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(_found.items())
+
+
+def main(folder: Path) -> None:
+    """Prints the times of the lanes in a folder: `lanes.csv`, and the tests of each."""
+    with (folder / "lanes.csv").open(encoding="utf-8", newline="") as file:
+        lanes = list(csv.reader(file))
+    rows = []
+    for name, seconds in lanes:
+        path = folder / f"{name}.csv"
+        tests = []
+        if path.exists():
+            with path.open(encoding="utf-8", newline="") as file:
+                tests = list(csv.reader(file))
+        rows += [(float(time), name, test) for test, time in tests]
+        print(
+            f"{int(seconds) // 60:5}:{int(seconds) % 60:02} {len(tests):6} tests  {name}"
+        )
+    print(f"\nThe {LONGEST} tests with the most processor seconds:")
+    for seconds, name, test in sorted(rows, reverse=True)[:LONGEST]:
+        print(f"{seconds:8.1f}  {name:10} {test}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
