@@ -9,32 +9,37 @@
 #                documentation or a browser
 #   make test-all   both
 #                a part of them: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-m "not slow"'
-#   make test-experiments   what experiments/ promises; continuous integration runs it once a week
-#   make test-newest   layers, models, weights and training with the newest Keras and JAX, without TensorFlow, where there is
-#                a Python 3.12 or 3.13; it is installed into .venv-newest
+#   make weekly  what is too long for each change: whole tables, all families and chips, long runs, experiments and the newest
+#                packages; a part that has passed is not repeated until `make clean-weekly`
+#   make test-experiments   what experiments/ promises, a part of it
+#   make test-newest   layers, models, weights and training with Keras and JAX of constraints-newest.txt, without TensorFlow,
+#                where there is a Python 3.12 or 3.13; it is installed into .venv-newest
 #   make test-plain-cpu   make test-all as on a processor with AVX2 and nothing newer
 #   make test-tensorflow-2.21   layers, models and training with TensorFlow 2.21, in .venv-2.21
 #   make coverage   make test-all, and the lines of the library that it ran: at least 95 %
 #   make check   lint, and the tests nearest to what changed, in a minute; before each commit
-#   make lint    ruff, mypy and the measure in pyproject.toml
+#   make lint    ruff, mypy, the measure in pyproject.toml, and whether generated pages are current
 #   make docs    the documentation, as static pages in docs/_build
 #   make tables  write the tables of the README and the documentation, and the pages of the model families
 #   make figures  draw the pictures of the README and the documentation
 #   make results PAGE=speed   run the commands on a page of docs/results, which write the files it shows, and record the commit
 #   make format  format the code with ruff
-#   make lock    write the versions of all packages to constraints.txt, with UPGRADE=--upgrade the newest
+#   make lock    write the versions of all packages to constraints.txt and constraints-newest.txt, with UPGRADE=--upgrade the
+#                newest
 #   make hooks   run lint on what is committed, and check the subject, at each `git commit`
 #   make release-check   build the packages, and install and try each in an empty environment
 #   make clean   remove all of these outputs, .venv included
 #
 # The versions of all packages are those in constraints.txt; `make CONSTRAINTS= ...` installs the newest that setup.cfg allows.
+# `make VENV=FOLDER ...` installs into another folder than .venv.
 
 # The first Python found for which TensorFlow 2.20 has a package; make PYTHON=... names another.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python; do \
 	"$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
 	&& echo "$$python" && break; done)
 
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 # uv installs all packages: it is as fast as a disk, and builds in isolation, whichever pip Python comes with. In an empty home
 # and behind a proxy it needs --system-certs.
@@ -51,6 +56,9 @@ EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
 ON_JAX := tests/training/train_test.py tests/training/trained_export_test.py tests/training/data/bad_records_test.py $(patsubst %,tests/training/run/%_test.py,callbacks \
 	checkpoints devices freezing interrupted_runs losses multi_worker optimizers run_lock sizes train_step user_callbacks)
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
+# Which have an end, and are not tests of the library.
+STUDIES := tests/experiments tests/backend/keras_ways_test.py
+NO_STUDIES := $(addprefix --ignore=,$(STUDIES))
 DETECTION := $(BIN)/python -m lambdanet.detection
 SHAPES := $(DETECTION).shapes --out=demo/shapes
 SEGMENTATION := $(BIN)/python -m benchmarks.segmentation --out=demo/segmentation
@@ -62,16 +70,20 @@ SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shap
 NEWEST_PYTHON ?= $(shell for python in python3.13 ~/.pyenv/versions/3.13*/bin/python python3.12 ~/.pyenv/versions/3.12*/bin/python; \
 	do "$$python" -c '' 2>/dev/null && echo "$$python" && break; done)
 # pytest in .venv-newest, with two devices, and without the XLA flags of tests/conftest.py, which JAX 0.12 rejects.
+NEWEST_VENV ?= .venv-newest
+NEWEST_CONSTRAINTS := $(if $(CONSTRAINTS),constraints-newest.txt)
+NEWEST_PACKAGES := keras jax hypothesis pytest pytest-xdist
 NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS="--xla_force_host_platform_device_count=2 \
 	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
-	.venv-newest/bin/python -m pytest --noconftest --numprocesses=2
+	$(NEWEST_VENV)/bin/python -m pytest --noconftest -p times --numprocesses=2
 
 .PHONY: demo demo-detection demo-segmentation docs tables figures test test-rest test-all test-tensorflow test-jax \
-	test-newest test-experiments test-plain-cpu test-tensorflow-2.21 coverage check lint format results lock hooks release-check clean
+	test-newest test-experiments test-plain-cpu test-tensorflow-2.21 weekly clean-weekly coverage check lint lint-code lint-types \
+	lint-measure lint-pages format results lock hooks release-check clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
 # the training.
-demo: .venv/demo.stamp
+demo: $(VENV)/demo.stamp
 	@mkdir -p demo
 	$(BIN)/lambdanet train --recipe=digits --model_dir=demo/digits
 	$(BIN)/lambdanet evaluate --model_dir=demo/digits
@@ -82,7 +94,7 @@ demo: .venv/demo.stamp
 	@echo "$$WHAT_NOW"
 
 # Can be repeated likewise.
-demo-detection: .venv/detection.stamp
+demo-detection: $(VENV)/detection.stamp
 	@mkdir -p demo
 	@test -d demo/shapes || { echo "$(SHAPES)" && $(SHAPES); }
 	$(SHAPES_RUN)
@@ -95,46 +107,68 @@ demo-detection: .venv/detection.stamp
 	@echo "$$WHAT_NOW_DETECTION"
 
 # Does nothing where its folder exists.
-demo-segmentation: .venv/demo.stamp
+demo-segmentation: $(VENV)/demo.stamp
 	@mkdir -p demo
 	@test -d demo/segmentation || { echo "$(SEGMENTATION)" && TF_CPP_MIN_LOG_LEVEL=3 $(SEGMENTATION); }
 
 # A process has one backend: what training promises is tested on JAX once more.
 ifdef TESTFLAGS
-test: .venv/test.stamp
+test: $(VENV)/test.stamp
 	$(PYTEST) $(TESTFLAGS)
 
-test-rest: .venv/dev.stamp
+test-rest: $(VENV)/dev.stamp
 	$(PYTEST) $(TESTFLAGS)
 else
 test: test-tensorflow test-jax
 
-test-rest: .venv/dev.stamp
-	$(PYTEST) -m rest --ignore=tests/experiments --ignore=tests/backend/keras_ways_test.py tests
-	KERAS_BACKEND=jax $(PYTEST) -m rest $(ON_JAX)
+test-rest: $(VENV)/dev.stamp
+	$(PYTEST) -m "rest and not weekly" $(NO_STUDIES) tests
+	KERAS_BACKEND=jax $(PYTEST) -m "rest and not weekly" $(ON_JAX)
 endif
 
 test-all: test test-rest
 
-test-tensorflow: .venv/test.stamp
-	$(PYTEST) -m "not rest" tests
+test-tensorflow: $(VENV)/test.stamp
+	$(PYTEST) -m "not rest and not weekly" tests
 
-test-jax: .venv/test.stamp
-	KERAS_BACKEND=jax $(PYTEST) -m "not rest" $(ON_JAX)
+test-jax: $(VENV)/test.stamp
+	KERAS_BACKEND=jax $(PYTEST) -m "not rest and not weekly" $(ON_JAX)
 
-test-experiments: .venv/dev.stamp
-	$(PYTEST) tests/experiments tests/backend/keras_ways_test.py
+test-experiments: $(VENV)/dev.stamp
+	$(PYTEST) $(STUDIES)
 
-test-plain-cpu: .venv/dev.stamp
+# Each part is a target with a stamp, so a run that was ended goes on with the parts that are missing.
+weekly: $(addprefix .build/weekly/,tensorflow jax experiments newest)
+
+.build/weekly/tensorflow: $(VENV)/dev.stamp
+	$(PYTEST) -m weekly $(NO_STUDIES) tests
+	@mkdir -p $(@D) && touch $@
+
+.build/weekly/jax: $(VENV)/dev.stamp
+	KERAS_BACKEND=jax $(PYTEST) -m weekly $(ON_JAX)
+	@mkdir -p $(@D) && touch $@
+
+.build/weekly/experiments: test-experiments
+	@mkdir -p $(@D) && touch $@
+
+# In an environment of its own, as that of `make test-newest` is pinned.
+.build/weekly/newest:
+	$(MAKE) test-newest CONSTRAINTS= NEWEST_VENV=.build/venv-newest
+	@mkdir -p $(@D) && touch $@
+
+clean-weekly:
+	rm -rf .build/weekly .build/venv-newest
+
+test-plain-cpu: $(VENV)/dev.stamp
 	$(BIN)/python tests/plain_cpu.py $(MAKE) test-all
 
-coverage: .venv/dev.stamp
+coverage: $(VENV)/dev.stamp
 	rm -f .coverage .coverage.*
 	$(MAKE) test-all COVERAGE="--cov --cov-append --cov-report="
 	$(BIN)/python -m coverage report --skip-covered --fail-under=95
 
 # In float64, layers equal loops over their queries to the digits that those tests expect.
-test-newest: $(if $(NEWEST_PYTHON),.venv-newest/stamp)
+test-newest: $(if $(NEWEST_PYTHON),$(NEWEST_VENV)/stamp)
 ifeq ($(NEWEST_PYTHON),)
 	@echo "test-newest is skipped: there is no Python 3.12 or 3.13"
 else
@@ -143,27 +177,38 @@ else
 endif
 
 check: lint
-	$(PYTEST) --seconds=30 -m "not slow" $$($(BIN)/python tests/changed.py)
+	$(PYTEST) --seconds=20 -m "not slow and not weekly" $$($(BIN)/python tests/changed.py)
 
 # TF Model Garden, and so detection, needs TensorFlow 2.20; a process with TensorFlow 2.21 and the Triton of torch crashes.
 test-tensorflow-2.21: .venv-2.21/stamp
 	.venv-2.21/bin/python -m pytest --numprocesses=auto --dist=loadfile tests/layers tests/models $(ON_JAX)
 
-lint: .venv/dev.stamp
+lint: $(VENV)/dev.stamp
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync --keep-going lint-code lint-types lint-measure lint-pages
+
+lint-code:
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
+
+lint-types:
 	$(BIN)/python -m mypy
+
+lint-measure:
 	$(BIN)/python tests/measure.py
 
-format: .venv/dev.stamp
+# The table that needs TF Model Garden: tests/project/docs_test.py, weekly.
+lint-pages:
+	@cd docs && TF_CPP_MIN_LOG_LEVEL=3 ../$(BIN)/python -m generate --check
+
+format: $(VENV)/dev.stamp
 	$(BIN)/python -m ruff check --fix
 	$(BIN)/python -m ruff format
 
 # The notebooks of the tutorials are executed.
-docs: .venv/docs.stamp
+docs: $(VENV)/docs.stamp
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m sphinx --fail-on-warning --keep-going --tag=execute docs docs/_build
 
-tables: .venv/docs.stamp
+tables: $(VENV)/docs.stamp
 	cd docs && ../$(BIN)/python -m generate
 
 figures: demo demo-detection
@@ -171,18 +216,20 @@ figures: demo demo-detection
 	$(BIN)/python docs/figures/pictures.py
 
 # The commands are in the console blocks of the page.
-results: docs/results/$(PAGE).md .venv/dev.stamp
+results: docs/results/$(PAGE).md $(VENV)/dev.stamp
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash -euxc "$$(sed -n '/^```console$$/,/^```$$/{/^```/!p}' docs/results/$(PAGE).md)"
 	cd docs && ../$(BIN)/python -m generate.measured $(PAGE) && ../$(BIN)/python -m generate
 
-lock: .venv/dev.stamp
+lock: $(VENV)/dev.stamp
 	$(BIN)/uv pip compile --quiet --universal --python-version=3.11 --extra=dev --no-annotate \
 		--custom-compile-command="make lock" $(UPGRADE) --output-file=constraints.txt setup.cfg
+	printf '%s\n' $(NEWEST_PACKAGES) | $(BIN)/uv pip compile --quiet --universal --python-version=3.12 --no-annotate \
+		--custom-compile-command="make lock" $(UPGRADE) --output-file=constraints-newest.txt setup.cfg --extra=jax -
 
-hooks: .venv/dev.stamp
+hooks: $(VENV)/dev.stamp
 	$(BIN)/pre-commit install
 
-release-check: .venv/dev.stamp
+release-check: $(VENV)/dev.stamp
 	@test -z "$(TAG)" || test "$(TAG)" = "v$$($(BIN)/python -c 'import lambdanet; print(lambdanet.__version__)')" || \
 		{ echo "the tag $(TAG) is not the version in lambdanet/__init__.py" >&2; exit 1; }
 	rm -rf dist
@@ -191,26 +238,27 @@ release-check: .venv/dev.stamp
 	$(BIN)/python .ci/try_packages.py dist/*
 
 clean:
-	rm -rf .venv .venv-newest .venv-2.21 .build .coverage .coverage.* docs/_build docs/_generated docs/reference/api \
+	rm -rf .venv .venv-* .build .coverage .coverage.* docs/_build docs/_generated docs/reference/api \
 		docs/reference/commands dist lambdanet.egg-info demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # Each stamp file marks a completed install, which is repeated when the requirements change. All install the TensorFlow that
 # TF Model Garden needs, so that no target replaces the TensorFlow of another.
-.venv/demo.stamp .venv/detection.stamp .venv/docs.stamp .venv/test.stamp .venv/dev.stamp: .venv/%.stamp: setup.cfg pyproject.toml constraints.txt \
-		| .venv/bin/uv
-	@echo "installing lambdanet[$*] into .venv (minutes the first time)"
+$(addprefix $(VENV)/,$(addsuffix .stamp,demo detection docs test dev)): $(VENV)/%.stamp: setup.cfg pyproject.toml constraints.txt \
+		| $(BIN)/uv
+	@echo "installing lambdanet[$*] into $(VENV) (minutes the first time)"
 	@$(UV_INSTALL) --python=$(BIN)/python $(if $(filter dev,$*),$(TORCH_BACKEND)) $(addprefix --constraint=,$(CONSTRAINTS)) \
 		--editable '.[$*]' 'tensorflow~=2.20.0'
 	@touch $@
 
-# Without an upper bound on any version; `make clean` is how to get newer ones.
-.venv-newest/stamp: setup.cfg pyproject.toml | .venv/bin/uv
-	@echo "installing lambdanet[jax] into .venv-newest"
-	@"$(NEWEST_PYTHON)" -m venv .venv-newest
-	@$(UV_INSTALL) --python=.venv-newest/bin/python --upgrade --editable '.[jax]' keras jax hypothesis pytest pytest-xdist
+# With `CONSTRAINTS=` without an upper bound on any version.
+$(NEWEST_VENV)/stamp: setup.cfg pyproject.toml $(NEWEST_CONSTRAINTS) | $(BIN)/uv
+	@echo "installing lambdanet[jax] into $(NEWEST_VENV)"
+	@"$(NEWEST_PYTHON)" -m venv $(NEWEST_VENV)
+	@$(UV_INSTALL) --python=$(NEWEST_VENV)/bin/python --upgrade $(addprefix --constraint=,$(NEWEST_CONSTRAINTS)) \
+		--editable '.[jax]' $(NEWEST_PACKAGES)
 	@touch $@
 
-.venv-2.21/stamp: setup.cfg pyproject.toml | .venv/bin/uv
+.venv-2.21/stamp: setup.cfg pyproject.toml | $(BIN)/uv
 	@echo "installing lambdanet[train] with TensorFlow 2.21 into .venv-2.21"
 	@"$(PYTHON)" -m venv .venv-2.21
 	@$(UV_INSTALL) --python=.venv-2.21/bin/python --editable '.[train,onnx,jax]' 'tensorflow~=2.21.0' 'tf-keras~=2.21.0' \
@@ -218,12 +266,12 @@ clean:
 	@touch $@
 
 # Also in an environment that pip made before.
-.venv/bin/uv: | .venv/bin/python
+$(BIN)/uv: | $(BIN)/python
 	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet uv==$(UV)
 
-.venv/bin/python:
+$(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found; name one: make PYTHON=/path/to/python" >&2; exit 1; }
-	@"$(PYTHON)" -m venv .venv || { rm -rf .venv; exit 1; }
+	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 define WRITE_IMAGES
 import os, tensorflow_datasets as tfds
