@@ -48,11 +48,15 @@ def write_committed(folder: Path) -> None:
         _write(path, text)
 
 
-def stale_pages(folder: Path) -> list[Path]:
-    """Returns the files that `write_committed` would change, but for tables that need TF Model Garden."""
+def stale_pages(folder: Path, skipped: Sequence[str] = ("experiments",)) -> list[Path]:
+    """Returns the files that `write_committed` would change.
+
+    Args:
+      folder, skipped: as in `committed`; by default without the table that needs TF Model Garden.
+    """
     return [
         path
-        for path, text in committed(folder, skipped=("experiments",))
+        for path, text in committed(folder, skipped)
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
 

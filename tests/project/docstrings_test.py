@@ -40,6 +40,7 @@ PROGRAMS |= {f"lambdanet.tpu.{name}" for name in ("check:tpu_check", "hlo:parse"
 PROGRAMS |= {
     "lambdanet.tpu.largest_batch:largest_batch",
     "lambdanet.tpu.steps:recipe_step",
+    "benchmarks.rates:measure_rates",
 }
 PROGRAMS |= {
     f"benchmarks.{topic}:benchmark_{topic}"
@@ -51,6 +52,7 @@ PROGRAMS |= {
         "selection",
         "startup",
         "steps",
+        "streams",
         "unets",
     )
 }

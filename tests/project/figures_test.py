@@ -27,6 +27,8 @@ PAGES = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.weekly
 def test_drawings_are_current(tmp_path):
     """`python docs/figures/draw.py` gives the files that are in the repository."""
     subprocess.run(

@@ -252,6 +252,7 @@ def test_what_a_floor_imports_is_required(built, floor):
         )
 
 
+@pytest.mark.slow
 def test_the_wheel_works_from_another_folder(built, tmp_path):
     python = _environment(tmp_path / "environment")
     _install(python, built[1], cwd=tmp_path)

@@ -40,6 +40,8 @@ COMMANDS |= {
     for path in (ROOT / "benchmarks").glob("[a-z]*.py")
     if path.stem not in ("memory", "paced_training")
 }
+# Train on several backends.
+LONG = ("docs/how-to/own_model_on_tpu.md", "docs/tutorials/keras_3_on_tpu.md")
 MODEL = "lambda_resnet26t"  # whose published weights pages may use
 
 
@@ -54,10 +56,19 @@ def cache(tmp_path_factory):
     return path
 
 
+def _with_blocks() -> list:
+    """The pages with Python blocks; each of pypi.md is in the README, too."""
+    found = []
+    for name in sorted(PAGES.keys() - {"docs/pypi.md"}):
+        if "```python\n" in PAGES[name]:
+            marks = [pytest.mark.weekly] if name in LONG else []
+            found.append(pytest.param(name, marks=marks))
+    return found
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.meshgrid")  # of lucidrains' layer
-@pytest.mark.parametrize(
-    "page", sorted(name for name, text in PAGES.items() if "```python\n" in text)
-)
+@pytest.mark.parametrize("page", _with_blocks())
 def test_blocks_run(page, request, tmp_path, monkeypatch):
     """In this process, and from each block that chooses a backend of Keras 3 in one of its own."""
     if 'weights="imagenet"' in PAGES[page]:

@@ -47,6 +47,7 @@ def test_a_model_dir_loads(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes(tmp_path, capsys):
     run = extracted("run.tar.gz", tmp_path)
     assert train(model_dir.load_recipe(run), run)["step"] == 4
