@@ -33,6 +33,8 @@ MARKERS = {
 TEST = "not rest and not weekly"
 REST = "rest and not weekly"
 WEEKLY = "weekly"
+# That of `make check`, which has the tests near a change, and twenty seconds for them.
+CHECK = "not slow and not weekly"
 
 
 def needs(path: Path) -> tuple[str, list[str]] | None:
@@ -88,6 +90,10 @@ def left_out(expression: str) -> list[str]:
             weekly,
         ]
     lines = []
+    if expression == CHECK:
+        lines.append(
+            "left out: what is slow or weekly, what began too late, and files that are not near the change"
+        )
     for path in sorted((ROOT / "tests").glob("**/*_test.py")):
         if absent := missing(path):
             lines.append(
