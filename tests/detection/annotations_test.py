@@ -5,11 +5,11 @@ import copy
 import json
 
 import pytest
+from helpers import refused
 from PIL import Image
 
 from lambdanet.detection import check
 from lambdanet.detection.data import annotations
-from lambdanet.errors import InputError
 
 MASK = {"size": [10, 20], "counts": [0, 200]}
 SQUARE = [[2, 1, 8, 1, 8, 5, 2, 5]]
@@ -39,9 +39,9 @@ GOOD = {
 }
 
 
-def _write(tmp_path, content, text=None):
+def _write(tmp_path, content):
     path = tmp_path / "instances.json"
-    path.write_text(json.dumps(content) if text is None else text)
+    path.write_text(json.dumps(content))
     return path
 
 
@@ -51,11 +51,14 @@ def _changed(key, index, **changes):
     return content
 
 
+def _object(index=0, **changes):
+    return _changed("annotations", index, **changes)
+
+
 def test_check_counts_a_correct_file(tmp_path):
     Image.new("RGB", (20, 10)).save(tmp_path / "seven.jpg")
-    found = annotations.check_annotations(
-        _write(tmp_path, GOOD), tmp_path, num_classes=4
-    )
+    path = _write(tmp_path, GOOD)
+    found = annotations.check_annotations(path, tmp_path, num_classes=4)
     assert found == {
         "images": 1,
         "objects": 1,
@@ -63,33 +66,23 @@ def test_check_counts_a_correct_file(tmp_path):
         "categories": 2,
         "left_out": 0,
     }
+    names = ["background", "cat", "2", "dog", "4"]
+    assert annotations.read_class_names(path, 5) == names
 
 
 @pytest.mark.parametrize("box", [[2, 1, 0, 4], [15, 1, 5.4, 4]])
 def test_check_counts_boxes_that_the_converter_drops(box, tmp_path):
     """COCO has some: empty ones, and ones that cross the edge by less than a pixel."""
-    assert (
-        annotations.check_annotations(
-            _write(tmp_path, _changed("annotations", 0, bbox=box))
-        )["left_out"]
-        == 1
-    )
-
-
-def _object(index=0, **changes):
-    return _changed("annotations", index, **changes)
+    path = _write(tmp_path, _object(bbox=box, segmentation=None))
+    assert annotations.check_annotations(path, masks=False)["left_out"] == 1
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (
-            _object(segmentation=[]),
-            r"40: segmentation must be polygons .* got \[\]; .*include_mask=false",
-        ),
-        (
             _object(segmentation=None),
-            r"annotation 40: segmentation .* got None; .*mask=",
+            r"40: segmentation must be polygons .* got None; .*include_mask=false",
         ),
         (
             _object(segmentation=[[1, 2, 3, 4]]),
@@ -109,7 +102,7 @@ def _object(index=0, **changes):
         ),
         (
             _object(bbox=[15, 1, 8, 4]),
-            r"40: bbox .* inside the image of 20x10 pixels, got \[15, 1, 8, 4\]",
+            r"40: bbox .* inside the image of 20x10 pixels, got \[15, 1, 8, 4\]; 1 of 2 boxes are not",
         ),
         (_object(bbox=[-3, 1, 8, 4]), r"annotation 40: bbox .* got \[-3, 1, 8, 4\]"),
         (_object(bbox=[float("nan"), 1, 8, 4]), r"annotation 40: bbox .* got \[nan"),
@@ -134,9 +127,10 @@ def _object(index=0, **changes):
             _changed("categories", 1, name="dog\nhouse"),
             r"class 1 of the categories of .* got 'dog\\nhouse'",
         ),
+        # A model for the first three of the ids 1 to 5 needs two more classes, not one.
         (
-            _changed("categories", 0, name=3),
-            r"class 0 of the categories of .* must be a name of one line",
+            {**GOOD, "categories": [{"id": k, "name": f"c{k}"} for k in range(1, 6)]},
+            "'c4' must be less than num_classes=4, .* got 4; num_classes=6 would do",
         ),
         (
             _changed("images", 0, height=0),
@@ -151,115 +145,42 @@ def _object(index=0, **changes):
             "got {'id': 3}; missing: area, category_id, image_id,",
         ),
         (
-            {**GOOD, "annotations": ["none"]},
-            r"must be an object with .* got 'none'; missing: keys",
-        ),
-        (
             {**GOOD, "images": [{"id": 3}]},
             r"with id, file_name, height and width, got {'id': 3}",
         ),
         ({"images": [], "annotations": []}, r"has no list 'categories'"),
-        ([], r"has no list 'images'"),
     ],
 )
-def test_check_rejects_errors_in_one_line(content, message, tmp_path):
+def test_check_refuses_errors_in_one_line(content, message, tmp_path):
     path = _write(tmp_path, content)
-    with pytest.raises(InputError, match=message) as raised:
-        annotations.check_annotations(path)
-    assert str(path) in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_check_rejects_class_ids_beyond_the_model(tmp_path):
-    path = _write(tmp_path, GOOD)
-    with pytest.raises(
-        InputError,
-        match="'dog' must be less than num_classes=3, .* got 3; num_classes=4",
-    ):
-        annotations.check_annotations(path, num_classes=3)
-    annotations.check_annotations(path, num_classes=4)
-
-
-def test_check_names_number_of_classes_for_all_ids(tmp_path):
-    """With the ids 1 to 5, a model for the first three needs two more, not one."""
-    categories = [{"id": number, "name": f"class {number}"} for number in range(1, 6)]
-    path = _write(tmp_path, {**GOOD, "categories": categories})
-    with pytest.raises(
-        InputError, match="'class 4' must be less than .* got 4; num_classes=6 would do"
-    ):
+    with refused(message) as caught:
         annotations.check_annotations(path, num_classes=4)
-    annotations.check_annotations(path, num_classes=6)
+    assert str(path) in str(caught.value)
 
 
-def test_check_counts_boxes_beyond_the_edge(tmp_path):
-    content = copy.deepcopy(GOOD)
-    first = content["annotations"][0]
-    for number in range(3):
-        content["annotations"].append(
-            {**first, "id": 50 + number, "bbox": [15, 1, 8, 4]}
-        )
-    with pytest.raises(
-        InputError,
-        match="annotation 50: bbox .*; 3 of 5 boxes are not; the conversion drops",
-    ):
-        annotations.check_annotations(_write(tmp_path, content))
-
-
-def test_check_rejects_missing_images(tmp_path):
+def test_check_refuses_missing_images(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(
-            InputError, match=r"image 7: file '.*seven\.jpg' does not exist"
-        ):
+        with refused(r"image 7: file '.*seven\.jpg' does not exist"):
             annotations.check_annotations(_write(tmp_path, GOOD), folder)
 
 
-def test_check_without_masks_accepts_objects_without(tmp_path):
-    path = _write(tmp_path, _changed("annotations", 0, segmentation=None))
-    assert annotations.check_annotations(path, masks=False)["objects"] == 1
-    with pytest.raises(InputError, match="annotation 40: segmentation must be"):
+def test_check_refuses_files_that_are_not_json(tmp_path):
+    path = tmp_path / "none.json"
+    message = r"must be the instances file of a COCO data set, got '.*none\.json'; it "
+    with refused(f"{message}does not exist"):
         annotations.check_annotations(path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "not json", None])
-def test_check_rejects_files_that_are_not_json(text, tmp_path):
-    reason = r"it cannot be read \(" if text is not None else "it does not exist"
-    path = tmp_path / "none.json" if text is None else _write(tmp_path, None, text)
-    message = (
-        rf"must be the instances file of a COCO data set, got '.*\.json'; {reason}"
-    )
-    with pytest.raises(InputError, match=message):
+    path.write_text("{")
+    with refused(rf"{message}cannot be read \("):
         annotations.check_annotations(path)
-
-
-def test_class_names_by_number(tmp_path):
-    path = _write(tmp_path, GOOD)
-    assert annotations.read_class_names(path, 5) == [
-        "background",
-        "cat",
-        "2",
-        "dog",
-        "4",
-    ]
-    with pytest.raises(InputError, match="num_classes=3"):
-        annotations.read_class_names(path, 3)
 
 
 def test_check_program(tmp_path, capsys):
-    path = _write(tmp_path, _changed("annotations", 0, bbox=[15, 1, 5.4, 4]))
-    assert (
-        check.command_line.main(
-            check.COMMAND, [f"--annotations={path}", "--num_classes=4"]
-        )
-        == 0
-    )
+    path = _write(tmp_path, _object(bbox=[15, 1, 5.4, 4]))
+    words = [f"--annotations={path}", "--num_classes=4"]
+    assert check.command_line.main(check.COMMAND, words) == 0
     shown = capsys.readouterr().out
-    assert (
-        "1 images, 1 objects and 1 crowds of 2 categories" in shown
-        and "conversion drops them" in shown
-    )
-    assert (
-        check.command_line.main(
-            check.COMMAND, [f"--annotations={path}", f"--images={tmp_path}"]
-        )
-        == 2
-    )
+    assert "1 images, 1 objects and 1 crowds of 2 categories" in shown
+    assert "conversion drops them" in shown
+    words[1] = f"--images={tmp_path}"
+    assert check.command_line.main(check.COMMAND, words) == 2
     assert capsys.readouterr().err.startswith("lambdanet.detection.check: error: ")

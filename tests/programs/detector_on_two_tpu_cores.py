@@ -10,12 +10,30 @@ import re
 
 import numpy as np
 import tensorflow as tf
+from quick_graphs import trace_quickly
+from small_model import FOUR_BLOCKS
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.distribute import distribute_lib
 
 CORES = 2
 EXPERIMENT = "maskrcnn_lambda_resnet_shapes"
-CHANGES = ["task.model.norm_activation.use_sync_bn=true"]
+CHANGES = [
+    "task.model.norm_activation.use_sync_bn=true",
+    "task.model.input_size=[64,64,3]",
+    "task.model.min_level=5",
+    "task.model.max_level=5",
+    "task.model.decoder.fpn.num_filters=8",
+    "task.model.rpn_head.num_filters=8",
+    "task.model.detection_head.num_filters=8",
+    "task.model.detection_head.num_convs=1",
+    "task.model.detection_head.fc_dims=8",
+    "task.model.mask_head.num_filters=8",
+    "task.model.mask_head.num_convs=1",
+    "task.model.roi_generator.pre_nms_top_k=16",
+    "task.model.roi_generator.num_proposals=8",
+    "task.model.roi_sampler.num_sampled_rois=8",
+    "task.model.mask_sampler.num_sampled_masks=4",
+]
 calls = []
 
 
@@ -39,30 +57,27 @@ def main():
 
     from lambdanet.backend import device
     from lambdanet.detection.run import train_step
+    from lambdanet.models import zoo
 
+    zoo.MODELS["lambda_resnet_tiny"] = FOUR_BLOCKS
+    trace_quickly()
     step = train_step.experiment_step(EXPERIMENT, CHANGES)
     function = tf.function(
         step.function, input_signature=step.inputs, jit_compile=True, autograph=False
     )
     with device.assume("TPU"):
         lower = function.experimental_get_compiler_ir(*step.inputs)
-    compiled = compile_for_cores(lower("hlo_serialized"))
-    print(
-        json.dumps(
-            {
-                "calls": len(calls),
-                "lowered": count(lower("hlo")),
-                "compiled": count(compiled),
-            }
-        )
-    )
-
-
-def count(text):
-    return len(re.findall(r" all-reduce(?:-start)?\(", text))
+    lowered, compiled = compile_for_cores(lower("hlo_serialized"))
+    found = {
+        "calls": len(calls),
+        "lowered": lowered.count("stablehlo.all_reduce"),
+        "compiled": len(re.findall(r" all-reduce(?:-start)?\(", compiled)),
+    }
+    print(json.dumps(found))
 
 
 def compile_for_cores(hlo):
+    """Returns the program as it is given to the TPU compiler, and as it comes back."""
     from lambdanet.tpu import compiler
 
     with compiler._internals():
@@ -82,10 +97,11 @@ def compile_for_cores(hlo):
         )
         with mlir.make_ir_context():
             module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(hlo))
+            lowered = str(module)
             compiler._drop_copies(module.operation)
             used = _jax.DeviceList(tuple(devices[:CORES]))
             executable = devices[0].client.compile(module, used, options)
-    return executable.hlo_modules()[0].to_string()
+    return lowered, executable.hlo_modules()[0].to_string()
 
 
 if __name__ == "__main__":
