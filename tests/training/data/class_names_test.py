@@ -3,12 +3,14 @@
 
 import dataclasses
 import os
+import unicodedata
 
 import pytest
-from PIL import Image
+from helpers import refused, write_picture
 
 from lambdanet import cli, configs
-from lambdanet.errors import InputError
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.models.weights import trained_classes
 from lambdanet.training.data import class_names, records
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build, model_dir
@@ -23,29 +25,18 @@ RECIPE = dataclasses.replace(
 )
 
 
-def _folder(root, name):
-    for split in ("train", "validation"):
-        for one in (b"cat", name):
-            folder = os.path.join(os.fsencode(root), split.encode(), one)
-            os.makedirs(folder)
-            Image.new("RGB", (8, 8)).save(os.path.join(os.fsdecode(folder), "1.png"))
-
-
-def _records(root, file, content):
-    for split in ("train", "validation"):
-        (root / records.shard_name(split, 0, 1)).touch()
-    (root / file).write_bytes(content)
-
-
 @pytest.mark.parametrize("name", ["dog\u2028".encode(), b"dog\xff", b" "])
 def test_folder_with_invalid_class_name_is_rejected(tmp_path, capsys, name):
-    _folder(tmp_path / "pictures", name)
+    text = os.fsdecode(name)
+    for split in ("train", "validation"):
+        for one in ("cat", text):
+            write_picture(tmp_path / "pictures" / split / one / "1.png", (0, 0, 0))
     words = [f"--data_dir={tmp_path / 'pictures'}", f"--model_dir={tmp_path / 'run'}"]
     assert cli.main(["train", "--recipe=folder", *words]) == 2
-    said = capsys.readouterr().err
-    names = [os.fsdecode(name), "cat"]
-    wrong = f"class {sorted(names).index(names[0])} of dataset folder must be a name of one line in UTF-8"
-    assert said == f"lambdanet: error: {wrong}, got {names[0]!r}\n"
+    number = sorted([text, "cat"]).index(text)
+    wrong = f"class {number} of dataset folder must be a name of one line in UTF-8"
+    said = f"lambdanet: error: {wrong}, got {text!r}\n"
+    assert capsys.readouterr().err == said
     assert not (tmp_path / "run").exists()
 
 
@@ -65,30 +56,24 @@ def test_folder_with_invalid_class_name_is_rejected(tmp_path, capsys, name):
 def test_records_with_invalid_class_names_are_rejected(
     tmp_path, file, content, message
 ):
-    _records(tmp_path, file, content)
-    recipe = dataclasses.replace(RECIPE, dataset="tfrecord")
-    with pytest.raises(InputError, match=message) as caught:
-        Dataset.open(recipe, str(tmp_path))
-    assert "\n" not in str(caught.value)
+    (tmp_path / records.shard_name("train", 0, 1)).touch()
+    (tmp_path / file).write_bytes(content)
+    with refused(message):
+        Dataset.open(dataclasses.replace(RECIPE, dataset="tfrecord"), str(tmp_path))
 
 
 @pytest.mark.parametrize("dataset", ["folder", "tfrecord", "digits"])
 def test_data_dir_not_in_utf8_is_rejected(tmp_path, dataset):
     data_dir = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     os.mkdir(data_dir)
-    with pytest.raises(
-        InputError, match="data_dir must be a path in UTF-8, got .*udcff'"
-    ):
+    with refused("data_dir must be a path in UTF-8, got .*udcff'"):
         Dataset.open(dataclasses.replace(RECIPE, dataset=dataset), data_dir)
 
 
 def test_every_line_break_in_names_is_rejected():
     assert len(BREAKS) > 8
     for name in (name for end in BREAKS for name in (f"a{end}b", f"a{end}", f"{end}a")):
-        with pytest.raises(
-            InputError,
-            match="class 1 of it must be a name of one line in UTF-8, got 'a?",
-        ):
+        with refused("class 1 of it must be a name of one line in UTF-8, got 'a?"):
             class_names.check_names(["plain", name], "it")
     class_names.check_names(["a", " b c", "Hausboot, groß", "猫", "'\"", "a\tb"], "it")
 
@@ -116,15 +101,93 @@ def test_read_names_one_per_line(tmp_path):
     ],
 )
 def test_classes_other_than_in_model_dir_are_rejected(tmp_path, kept, message):
-    model_dir.claim(tmp_path, RECIPE, ["cat", "dog"])
-    model_dir.claim(tmp_path, RECIPE, ["cat", "dog"])
+    names = ["cat", "dog"]
+    model_dir.claim(tmp_path, RECIPE, names)
+    model_dir.claim(tmp_path, RECIPE, names)
     (tmp_path / "classes.txt").write_text(kept)
-    for function in (
-        model_dir.check_class_names,
-        lambda path, names: model_dir.claim(path, RECIPE, names),
-    ):
-        with pytest.raises(InputError, match=message):
-            function(tmp_path, ["cat", "dog"])
+    with refused(message):
+        model_dir.check_class_names(tmp_path, names)
+    with refused(message):
+        model_dir.claim(tmp_path, RECIPE, names)
+
+
+@pytest.mark.parametrize(
+    ("own", "trained", "columns", "line"),
+    [
+        (["cat", "dog"], ["cat", "dog"], [0, 1], ""),
+        (
+            ["dog", "cat"],
+            ["cat", "dog"],
+            [1, 0],
+            "data has the classes of run in another order: matched",
+        ),
+        (
+            ["apple", "zebra"],
+            ["cat", "dog"],
+            [None, None],
+            "run has other classes (cat, dog) than data",
+        ),
+        (
+            ["dog", "wolf"],
+            ["cat", "dog"],
+            [1, None],
+            "1 of 2 classes of data are in run (dog): the",
+        ),
+        (["dog"], ["cat", "dog"], [1], "1 of 1 classes of data are in run (dog)"),
+        (["Zoë"], [unicodedata.normalize("NFD", "Zoë")], [0], ""),
+        (
+            ["0", "1", "10", "2"],
+            ["0", "1", "2", "10"],
+            [0, 1, 3, 2],
+            "in another order",
+        ),
+        (
+            ["0", "1"],
+            ["cat", "dog"],
+            [0, 1],
+            "run: its 2 classes are taken as they are, without names",
+        ),
+        (
+            ["cat", "dog"],
+            [],
+            [0, 1],
+            "run: its 2 classes are taken as they are, without names",
+        ),
+        (
+            [],
+            ["cat", "dog"],
+            [0, 1],
+            "run: its 2 classes are taken as they are, without names",
+        ),
+        (
+            ["cat", "dog", "wolf"],
+            [],
+            [None] * 3,
+            "run has 2 classes, data has 3: the classifier starts with random weights",
+        ),
+    ],
+)
+def test_columns_of_classes(own, trained, columns, line):
+    got = class_names.Classes("data", len(own) or 2, own).columns_in(
+        class_names.Classes("run", len(trained) or 2, trained)
+    )
+    assert got[0] == columns
+    assert line in got[1] and bool(line) == bool(got[1])
+
+
+def test_class_map_of_timm_has_names_without_spaces_around(tmp_path):
+    (tmp_path / "map.txt").write_text("cat \n big dog\n")
+    assert class_names.read_class_map(tmp_path / "map.txt") == ["cat", "big dog"]
+
+
+def test_names_in_metadata_that_are_no_list_are_rejected():
+    for text in ("cat, dog", '{"0": "cat"}', "[1, 2]"):
+        with refused("classes of the weights must be a list of names in JSON, got"):
+            trained_classes.names_of({"classes": text})
+    published = {"as_published": "yes", "num_classes": "1000"}
+    names = pretrained_weights.imagenet_class_names()
+    assert trained_classes.names_of(published) == names
+    assert trained_classes.names_of({"as_published": "yes", "num_classes": "10"}) == []
 
 
 @pytest.mark.parametrize(
