@@ -2,6 +2,7 @@
 """Tests of the command line: help, one-line errors, exit statuses, and no partial output."""
 
 import csv
+import functools
 import os
 import re
 import shlex
@@ -24,6 +25,7 @@ from lambdanet.errors import unknown
 ROOT = Path(__file__).parents[2]
 TRAIN = ["train", "--recipe=digits"]
 RUN = [*TRAIN, "--model_dir=DIR/x"]
+run = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
@@ -71,9 +73,7 @@ def test_examples_are_valid(command):
 def test_help_does_not_import_tensorflow():
     program = "import sys; from lambdanet import cli; cli.main(['train', '-h'])\n"
     program += "print('tensorflow' in sys.modules)"
-    shown = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
-    )
+    shown = run([sys.executable, "-c", program])
     assert (
         shown.stdout.endswith("\nFalse\n")
         and "  digits: " in shown.stdout
@@ -99,9 +99,7 @@ def test_wrong_arguments_do_not_import_tensorflow():
     program = "import sys; from lambdanet import cli\n"
     program += f"for words in {WRONG_ARGUMENTS}: print(words, cli.main(words))\n"
     program += "print('tensorflow' in sys.modules)"
-    shown = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
-    )
+    shown = run([sys.executable, "-c", program])
     assert shown.stdout.splitlines() == [
         *(f"{words} 2" for words in WRONG_ARGUMENTS),
         "False",
@@ -180,12 +178,10 @@ def test_version(capsys):
     ("words", "message"),
     [
         (["trian"], "unknown command 'trian'; did you mean train"),
-        (["--recipe=digits"], "unknown command '--recipe=digits'"),
         (["train"], "`train` needs --recipe and --model_dir"),
         ([*TRAIN, "--model_dir="], "`train` needs --model_dir"),
         ([*TRAIN, "--model_dir"], "Missing value for flag --model_dir"),
         ([*TRAIN, "--save_every=1.5"], "--save_every must be an integer, got '1.5'"),
-        ([*TRAIN, "--save_every="], "--save_every must be an integer, got ''"),
         (
             [*TRAIN, "--deterministic=maybe"],
             "--deterministic must be true or false, got 'maybe'",
@@ -201,10 +197,6 @@ def test_version(capsys):
         (
             [*TRAIN, "--qqqqqq"],
             "unknown flag of `train` '--qqqqqq'; see `lambdanet train --help`",
-        ),
-        (
-            ["train", "--recipe=qqqqqq", "--model_dir=x"],
-            "'qqqqqq'; see `lambdanet train --help`",
         ),
         (["qqqqqq"], "unknown command 'qqqqqq'; see `lambdanet --help`"),
         (
@@ -224,7 +216,6 @@ def test_version(capsys):
             [*RUN, "--set=model=resnet_51"],
             "unknown model 'resnet_51'; did you mean resnet_50",
         ),
-        ([*RUN, "--set=dataset=digts"], "unknown dataset 'digts'; did you mean digits"),
         (
             [*RUN, "--data_dir=DIR/no"],
             "data_dir must be an existing folder, got 'DIR/no'",
@@ -233,21 +224,15 @@ def test_version(capsys):
             [*TRAIN, "--model_dir=DIR/file"],
             "model_dir 'DIR/file' cannot be written: 'DIR/file' is not a dir",
         ),
-        (["evaluate"], "`evaluate` needs --model_dir"),
         (["evaluate", "--model_dir=DIR/no"], "got 'DIR/no'; it is not a directory"),
         (["evaluate", "--model_dir=DIR"], "got 'DIR'; it has no recipe.json"),
         (
             ["export", "--model_dir=DIR/no", "--out=DIR/x"],
             "got 'DIR/no'; it is not a directory",
         ),
-        (["export", "--model_dir=DIR"], "`export` needs --out"),
         (
             ["evaluate", "--model_dir=DIR", "--backend=torch"],
             "backend must be tensorflow or jax, got 'torch'",
-        ),
-        (
-            [*TRAIN, "--model_dir=DIR/x", "--backend=jxa"],
-            "backend must be tensorflow or jax, got 'jxa'",
         ),
         (
             [*TRAIN, "--model_dir=DIR/x", "--backend=jax"],
@@ -256,18 +241,12 @@ def test_version(capsys):
         (["predict", "--saved_model=DIR/no", "DIR/file"], "DIR/no"),
         (["predict", "--saved_model=DIR"], "`predict` needs IMAGE_OR_FOLDER..."),
         (
-            ["predict", "--saved_model=DIR", "--top=many", "DIR/file"],
-            "--top must be an integer, got 'many'",
-        ),
-        (
             ["predict", "--saved_model=DIR", "--top=0", "DIR/file"],
             "top must be a positive integer, got 0",
         ),
         (["info"], "`info` needs MODEL or --environment"),
         (["info", "--environment", "resnet_50"], "`info` needs MODEL or --environment"),
         (["info", "qqqqqq"], "unknown model 'qqqqqq'; see `lambdanet list`"),
-        (["info", "resnet_5"], "unknown model 'resnet_5'; did you mean resnet_50"),
-        (["list", "a*", "b*"], "unexpected argument 'b*' of `list`"),
         (
             ["list", "resnet_50", "--format=html"],
             "unknown format 'html'; accepted: csv, markdown, text",
@@ -277,7 +256,6 @@ def test_version(capsys):
             "no model with published weights matches 'halonet_h*'",
         ),
         (["list", "zzz*"], "no model matches 'zzz*'"),
-        (["convert"], "`convert` needs MODEL"),
         (
             ["train", "--epochs=5"],
             "unknown flag of `train` '--epochs'; did you mean --set=epochs=5?",
@@ -287,7 +265,6 @@ def test_version(capsys):
             "unknown flag of `train` '--epochs'; did you mean --set=epochs=VALUE?",
         ),
         (["recipe", "DIR/none.json"], "none.json' does not exist"),
-        (["recipe", "digts"], "unknown recipe 'digts'; did you mean digits"),
         (
             ["convert", "resnet_50", "--out=DIR/x"],
             "unknown model with published weights 'resnet_50'",
@@ -296,6 +273,7 @@ def test_version(capsys):
             ["convert", "halonet26t", "--checkpoint=DIR/none.pth"],
             "checkpoint must be an existing file",
         ),
+        (["completion", "fish"], "unknown shell 'fish'; did you mean zsh or bash?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -308,26 +286,33 @@ def test_input_error_is_one_line_with_status_2(words, message, tmp_path, capsys)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
+# Stands for the modules that commands import after they chose the backend, and says what they would find.
+IMPORTED_LAST = """
+import os, sys
+from lambdanet import cli
+
+class Module:
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        print(os.environ["KERAS_BACKEND"], "keras" in sys.modules)
+        raise KeyboardInterrupt
+
+for name in ("evaluate", "serving.export"):
+    sys.modules[f"lambdanet.training.{name}"] = Module()
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.parametrize(
-    ("command", "backend"),
-    [("evaluate --backend=jax", "jax"), ("export --out=x", "tensorflow")],
+    ("words", "backend"),
+    [(["evaluate", "--backend=jax"], "jax"), (["export", "--out=x"], "tensorflow")],
 )
-def test_backend_is_chosen_before_keras_is_imported(tmp_path, command, backend):
-    words = [*command.split(), f"--model_dir={tmp_path}"]
-    code = f"from lambdanet import cli; print(cli.main({words})); import keras; print(keras.config.backend())"
-    environment = os.environ | {
-        "KERAS_BACKEND": "torch" if backend == "tensorflow" else "tensorflow"
-    }
-    del environment["TF_CPP_MIN_LOG_LEVEL"]  # the command sets it
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.stdout, done.stderr.count("\n")) == (f"2\n{backend}\n", 1)
-    assert "it has no recipe.json" in done.stderr
+def test_backend_is_chosen_before_keras_is_imported(tmp_path, words, backend):
+    environment = os.environ | {"KERAS_BACKEND": "torch"}
+    command = [sys.executable, "-c", IMPORTED_LAST, *words, f"--model_dir={tmp_path}"]
+    done = run(command, env=environment)
+    assert (done.returncode, done.stdout) == (130, f"{backend} False\n")
 
 
 def test_backend_in_the_environment_must_train(tmp_path, monkeypatch, capsys):
@@ -366,9 +351,9 @@ def test_system_error_is_one_line(monkeypatch, capsys, error, message):
 @pytest.mark.parametrize(
     "error",
     [
-        *(ZeroDivisionError(), RecursionError(), MemoryError()),
+        RecursionError(),
+        MemoryError(),
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
-        UnicodeEncodeError("ascii", "ü", 0, 1, "ordinal not in range(128)"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -430,12 +415,7 @@ def test_closed_pipe_is_not_an_error():
     with os.fdopen(writer, "w") as pipe:
         command = [sys.executable, "-m", "lambdanet.cli", "--help"]
         done = subprocess.run(
-            command,
-            cwd=ROOT,
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
+            command, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, text=True
         )
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -449,7 +429,7 @@ def test_stdout_escapes_characters_it_cannot_encode(encoding):
     program = PROGRAM.format("print('b\xefld \\udcff')")
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": encoding}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
+    done = run(command, env=environment, text=False)
     shown = {"ascii": b"b\\xefld", "utf-8": "b\xefld".encode()}[encoding]
     assert (done.returncode, done.stdout, done.stderr) == (
         0,
@@ -461,7 +441,6 @@ def test_stdout_escapes_characters_it_cannot_encode(encoding):
 @pytest.mark.parametrize(
     ("words", "closed", "status", "shown"),
     [
-        ("--help", ">&-", 0, ""),
         ("--help", ">&- 2>&-", 0, ""),
         (
             "nope",
@@ -474,7 +453,7 @@ def test_stdout_escapes_characters_it_cannot_encode(encoding):
 )
 def test_closed_streams_become_the_null_device(words, closed, status, shown):
     command = f"{shlex.quote(sys.executable)} -m lambdanet.cli {words} {closed}"
-    done = subprocess.run(command, cwd=ROOT, shell=True, capture_output=True, text=True)
+    done = run(command, shell=True)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", shown)
 
 
@@ -483,7 +462,7 @@ def test_closed_stdout_is_not_reused_by_a_file(tmp_path):
     command = (
         f"{shlex.quote(sys.executable)} -c {shlex.quote(PROGRAM.format(work))} >&-"
     )
-    assert subprocess.run(command, cwd=ROOT, shell=True).returncode > 2
+    assert run(command, shell=True).returncode > 2
 
 
 def test_large_picture_gives_no_warning(monkeypatch, tmp_path):
