@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of LiteRT with 8-bit activations: types, accuracy, the pictures to calibrate on, and errors."""
 
+import contextlib
 import dataclasses
+import io
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
-from PIL import Image
+from helpers import noise, refused, write_picture
 from tiny_weights import write_tiny_weights
 
 from lambdanet import (
@@ -19,7 +21,6 @@ from lambdanet import (
     cli,
     configs,
 )
-from lambdanet.errors import InputError
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import model_dir as model_dirs
@@ -47,15 +48,15 @@ def run(tmp_path_factory, data_dir, two_blocks):
 
 @pytest.fixture(scope="module")
 def exported(run, tmp_path_factory):
-    """The folder of its export, and the comparison with Keras."""
+    """The folder of its export, the comparison with Keras, and what was printed."""
     out = tmp_path_factory.mktemp("exported") / "digits"
-    return out, export_runtimes.export(run, out, format=FORMAT)
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        parity = export_runtimes.export(run, out, format=FORMAT)
+    return out, parity, shown.getvalue()
 
 
 def _noise(count, size=16):
-    random = np.random.default_rng(0)
-    images = random.integers(0, 256, [count, size, size, 3], dtype=np.uint8)
-    return Pictures(images, "noise")
+    return Pictures(noise(count, size, size, 3), "noise")
 
 
 def test_only_outputs_are_floats(exported):
@@ -74,36 +75,41 @@ def test_only_outputs_are_floats(exported):
     assert types == {np.float32, np.int8, np.int32, np.uint8}
 
 
-def test_accuracy_is_within_one_point(run, exported, data_dir):
-    out, parity = exported
+@pytest.mark.slow
+def test_accuracies_are_those_of_both_models(run, exported, data_dir):
+    out, parity, _ = exported
     before, after = parity.accuracies
+    count = parity.num_images
     assert before > 0.8
-    assert abs(before - after) <= 0.01
-    assert before == pytest.approx(evaluate(run)["top_1"], abs=0.005)
+    # Of layers with 8-bit activations: see below.
+    assert parity.logit_difference < 0.3 * parity.logit_std
+    assert abs(before - after) <= 1 - parity.num_equal / count
 
     dataset = Dataset.open(RECIPE, data_dir)
     source = dataset.source
-    examples = source.examples(RECIPE.eval_split, None)
-    assert parity.num_images == dataset.num_examples(RECIPE.eval_split)
+    assert count == dataset.num_examples(RECIPE.eval_split)
     runner = Interpreter(str(out / "model.tflite")).get_signature_runner()
-    num_correct = 0
-    for example in examples:
+    num_correct = num_unsure = 0
+    for example in source.examples(RECIPE.eval_split, None):
         pixels = source.image(example).pixels()  # uint8 [8, 8, 1]
         gray = tf.round(tf.image.resize(tf.cast(pixels, tf.float32), [16, 16]))
         picture = np.repeat(gray.numpy().astype(np.uint8), 3, axis=-1)
         logits = runner(images=picture[np.newaxis])["logits"][0]
         num_correct += logits.argmax() == source.label(example).numpy()
-    assert after == pytest.approx(num_correct / parity.num_images, abs=0.006)
+        second, first = np.sort(logits)[-2:]
+        num_unsure += first - second < 0.1 * parity.logit_std
+    # A pixel that is rounded otherwise can change the class of these alone.
+    assert abs(after * count - num_correct) <= num_unsure
+    assert abs(before - evaluate(run)["top_1"]) * count <= num_unsure
 
 
-def test_command_prints_both_accuracies(run, tmp_path, capsys):
-    words = [f"--model_dir={run}", f"--out={tmp_path / 'out'}", f"--format={FORMAT}"]
-    assert cli.main(["export", *words]) == 0
-    *_, comparison_line, accuracies = capsys.readouterr().out.splitlines()
+def test_both_accuracies_are_printed(exported):
+    out, _, shown = exported
+    *_, comparison_line, accuracies = shown.splitlines()
     assert comparison_line.startswith("compared with Keras on 355 pictures of digits")
     assert accuracies.startswith("top-1 on 355 pictures of digits test: float32 ")
     assert f" %, {FORMAT} " in accuracies
-    names = sorted(file.name for file in (tmp_path / "out").iterdir())
+    names = sorted(file.name for file in out.iterdir())
     assert names == ["class_names.txt", "model.tflite"]
 
 
@@ -121,11 +127,9 @@ def test_calibration_pictures_are_of_training(run, data_dir):
 
 def test_run_without_pictures_is_refused(run, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="dataset digits is not on disk: ") as error:
-        export_runtimes.export(
-            run, tmp_path / "out", str(tmp_path / "empty"), format=FORMAT
-        )
-    assert "\n" not in str(error.value)
+    empty = str(tmp_path / "empty")
+    with refused("dataset digits is not on disk: "):
+        export_runtimes.export(run, tmp_path / "out", empty, format=FORMAT)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
@@ -136,8 +140,8 @@ def weights(tmp_path_factory, two_blocks):
     keras.utils.set_random_seed(0)
     write_tiny_weights(root)
     (root / "pictures").mkdir()
-    for number, image in enumerate(_noise(4, size=20).images):
-        Image.fromarray(image).save(root / "pictures" / f"{number}.png")
+    for number, image in enumerate(noise(4, 20, 20, 3)):
+        write_picture(root / "pictures" / f"{number}.png", image)
     (root / "pictures" / "5.png").write_bytes(b"no picture")
     return root
 
@@ -174,18 +178,13 @@ def test_weights_are_calibrated_on_a_folder(weights, tmp_path, capsys):
             f"--calibration is for --model and --format={FORMAT}, got {{folder}} for",
         ),
         (
-            [f"--format={FORMAT}", "--calibration={folder}/none"],
-            "calibration must be a folder with two or more pictures, got '{folder}/none'",
-        ),
-        (
             [f"--format={FORMAT}", "--calibration={folder}/one"],
             "calibration must be a folder with two or more pictures, got '{folder}/one'",
         ),
     ],
 )
 def test_wrong_calibration_is_refused(weights, tmp_path, capsys, options, message):
-    (tmp_path / "one").mkdir()
-    Image.new("RGB", (9, 7)).save(tmp_path / "one" / "0.png")
+    write_picture(tmp_path / "one" / "0.png", (0, 0, 0))
     words = [option.format(folder=tmp_path) for option in options]
     assert cli.main([*_words(weights, tmp_path / "out"), *words]) == 2
     assert message.format(folder=tmp_path) in capsys.readouterr().err
@@ -223,33 +222,38 @@ def _flat(layer):
     return keras.Model(images, keras.layers.Dense(2)(x), name="flat")
 
 
-def test_api_needs_calibration_for_this_format_alone(tmp_path):
-    model = _flat(keras.layers.ReLU())
-    arguments = (model, tmp_path, 4, MEAN, STD, ["a", "b"])
-    accepted = f"pictures to calibrate on for the format '{FORMAT}', got None"
-    with pytest.raises(InputError, match=f"calibration must be {accepted}"):
-        export_runtimes.write(*arguments, FORMAT)
-    accepted = "left out for the format 'litert', got 'noise'"
-    with pytest.raises(InputError, match=f"calibration must be {accepted}"):
-        export_runtimes.write(*arguments, "litert", calibration=_noise(8, size=4))
-    assert not list(tmp_path.iterdir())
+@pytest.fixture
+def flat_export(tmp_path):
+    """A function that exports a flat model with a layer, and its arguments besides."""
 
-
-def test_operator_without_8_bits_is_named(tmp_path):
-    model = _flat(keras.layers.Lambda(lambda x: tf.math.floormod(x, 0.3)))
-    with pytest.raises(
-        InputError,
-        match=f"'flat' cannot be written as {FORMAT}: these operations have no 8-bit form: .*FloorMod",
-    ) as error:
+    def export(layer, *arguments, **options):
+        model = _flat(layer)
         export_runtimes.write(
-            *(model, tmp_path, 4, MEAN, STD, ["a", "b"], FORMAT),
-            calibration=_noise(8, size=4),
+            model, tmp_path, 4, MEAN, STD, ["a", "b"], *arguments, **options
         )
-    assert "\n" not in str(error.value)
+
+    yield export
     assert not list(tmp_path.iterdir())
 
 
-def test_model_that_is_another_in_8_bits_is_refused(tmp_path):
+def test_api_needs_calibration_for_this_format_alone(flat_export):
+    accepted = f"pictures to calibrate on for the format '{FORMAT}', got None"
+    with refused(f"calibration must be {accepted}"):
+        flat_export(keras.layers.ReLU(), FORMAT)
+    accepted = "left out for the format 'litert', got 'noise'"
+    with refused(f"calibration must be {accepted}"):
+        flat_export(keras.layers.ReLU(), "litert", calibration=_noise(8, size=4))
+
+
+def test_operator_without_8_bits_is_named(flat_export):
+    layer = keras.layers.Lambda(lambda x: tf.math.floormod(x, 0.3))
+    with refused(
+        f"'flat' cannot be written as {FORMAT}: these operations have no 8-bit form: .*FloorMod"
+    ):
+        flat_export(layer, FORMAT, calibration=_noise(8, size=4))
+
+
+def test_model_that_is_another_in_8_bits_is_refused(flat_export):
     """The range of the large numbers leaves nothing of the small ones, which decide."""
 
     def pad_and_cut(x):
@@ -257,15 +261,9 @@ def test_model_that_is_another_in_8_bits_is_refused(tmp_path):
         return padded[:, 1:-1, 1:-1]
 
     keras.utils.set_random_seed(0)
-    model = _flat(keras.layers.Lambda(pad_and_cut))
-    with pytest.raises(
-        InputError, match=f"'flat' cannot be written as {FORMAT}: compared with Keras"
-    ):
-        export_runtimes.write(
-            *(model, tmp_path, 4, MEAN, STD, ["a", "b"], FORMAT),
-            calibration=_noise(64, size=4),
-        )
-    assert not list(tmp_path.iterdir())
+    layer = keras.layers.Lambda(pad_and_cut)
+    with refused(f"'flat' cannot be written as {FORMAT}: compared with Keras"):
+        flat_export(layer, FORMAT, calibration=_noise(64, size=4))
 
 
 def test_labels_follow_the_classes_of_the_run(tmp_path):
@@ -273,11 +271,11 @@ def test_labels_follow_the_classes_of_the_run(tmp_path):
     random = np.random.default_rng(0)
     for split in ("train", "validation"):
         for name, low in (("dark", 0), ("light", 128)):
-            folder = tmp_path / "pictures" / split / name
-            folder.mkdir(parents=True)
             for index in range(3):
-                pixels = random.integers(low, low + 128, (16, 16, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{index}.png")
+                pixels = random.integers(low, low + 128, (16, 16, 3))
+                write_picture(
+                    tmp_path / "pictures" / split / name / f"{index}.png", pixels
+                )
     recipe = dataclasses.replace(
         configs.get_recipe("folder"),
         **{"model": "lambda_resnet_tiny", "num_classes": 2, "input_size": 16},

@@ -3,6 +3,7 @@
 
 import contextlib
 import io
+import itertools
 import re
 
 import keras
@@ -46,7 +47,6 @@ FAMILIES = {
     "sebotnet33ts_256": 256,
     "efficientnet_b0": 64,
 }
-# Layers on maps that blocks do not divide.
 LAYERS = {
     "lambda": lambda: LambdaLayer(16, scope=5),
     "blocked": lambda: LambdaLayer(16, scope=5, implementation="blocked"),
@@ -55,6 +55,12 @@ LAYERS = {
     "biased": lambda: LambdaLayer(
         16, scope=None, position_bias=True, query_normalization="softmax"
     ),
+    "causal": lambda: LambdaLayer(16, scope=5, causal=1),
+    "causal_l2": lambda: LambdaLayer(
+        16, scope=5, causal=1, strides=2, key_normalization="l2"
+    ),
+}
+MAP_LAYERS = {
     "unstructured": lambda: LambdaLayer(16, position="unstructured", intra_depth=2),
     "conv": lambda: LambdaLayer(16, scope=5, intra_depth=2, implementation="conv"),
     "depthwise_conv": lambda: LambdaLayer(
@@ -65,47 +71,50 @@ LAYERS = {
     "global": lambda: GlobalAttention(16),
     "axial": lambda: AxialAttention(16),
     "linear": lambda: LinearAttention(16),
-    "causal": lambda: LambdaLayer(16, scope=5, causal=1),
-    "causal along the second axis": lambda: LambdaLayer(
+    "causal_along_second": lambda: LambdaLayer(
         16, scope=5, causal=2, multi_head=True, intra_depth=2
     ),
-    "causal l2": lambda: LambdaLayer(
-        16, scope=5, causal=1, strides=2, key_normalization="l2"
-    ),
 }
-SEQUENCE_LAYERS = (
-    "lambda",
-    "blocked",
-    "pooled",
-    "multi_head",
-    "biased",
-    "causal",
-    "causal l2",
-)
 
 
 class Layers(keras.Model):
-    """A subclassed model, which has no form for inference."""
+    """A subclassed model, which has no form for inference: it is served unchanged."""
 
-    def __init__(self, *parts):
+    def __init__(self):
         super().__init__()
-        self.parts = parts
+        self.parts = [LAYERS["lambda"](), MAP_LAYERS["halo"]()]
 
     def call(self, x):
         for part in self.parts:
             x = part(x)
-        return x
+        return {"y": x}
 
 
-def _function(model, size, batch=None):
+def _beside_each_other(layers, size):
+    inputs = keras.Input([*size, 8])
+    return keras.Model(inputs, {name: make()(inputs) for name, make in layers.items()})
+
+
+# On maps that blocks do not divide.
+MODELS = {
+    "sequences": ([20], lambda: _beside_each_other(LAYERS, [20])),
+    "maps": ([6, 10], lambda: _beside_each_other(MAP_LAYERS, [6, 10])),
+    "other_maps": ([6, 10], lambda: _beside_each_other(LAYERS, [6, 10])),
+    "subclassed": ([6, 10], Layers),
+}
+# Of the largest output: the roundings of a sum over 60 positions of 16 channels.
+TOLERANCE = 60 * 16 * 2**-24
+
+
+def _function(model, size):
     """A function of images or sequences, as it is traced for the runtimes."""
     served = serving_form(model)
-    spec = tf.TensorSpec([batch, *size, 8], tf.float32, name="x")
+    spec = tf.TensorSpec([None, *size, 8], tf.float32, name="x")
 
     @tf.function(input_signature=[spec], autograph=False)
     def call(x):
         with device.assume("RUNTIME"):
-            return {"y": served(x, training=False)}
+            return served(x, training=False)
 
     return call
 
@@ -139,79 +148,89 @@ def _check_onnx(content):
     assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
 
 
-CHECKS = {"litert": _check_litert, "onnx": _check_onnx}
-formats = pytest.mark.parametrize("format", CHECKS)
+def _load_litert(content):
+    return Interpreter(model_content=content).get_signature_runner()
 
 
-@formats
-@pytest.mark.parametrize("layer", LAYERS)
-def test_layer_has_four_axes(layer, format):
-    images = keras.Input([10, 10, 8])
-    model = keras.Model(images, LAYERS[layer]()(images))
-    CHECKS[format](_converted(_function(model, [10, 10]), format))
-
-
-@formats
-@pytest.mark.parametrize("layer", SEQUENCE_LAYERS)
-def test_layer_of_sequences_has_four_axes(layer, format):
-    sequence = keras.Input([20, 8])
-    model = keras.Model(sequence, LAYERS[layer]()(sequence))
-    CHECKS[format](_converted(_function(model, [20]), format))
-
-
-def _run_litert(content, x):
-    run = Interpreter(model_content=content).get_signature_runner()
-    return run(x=x)["y"]
-
-
-def _run_onnx(content, x):
+def _load_onnx(content):
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    (y,) = session.run(None, {"x": x})
-    return y
+    names = [output.name for output in session.get_outputs()]
+    return lambda x: dict(zip(names, session.run(None, {"x": x}), strict=True))
 
 
+CHECKS = {"litert": _check_litert, "onnx": _check_onnx}
+LOADERS = {"litert": _load_litert, "onnx": _load_onnx}
+
+
+def _inputs(batch, size):
+    return np.random.default_rng(batch).normal(size=[batch, *size, 8]).astype("float32")
+
+
+def _cases(names, daily):
+    """Returns each name with each format, of which some are tried each day and the others once a week."""
+    cases = []
+    for case in itertools.product(names, CHECKS):
+        marks = [] if case in daily else [pytest.mark.weekly]
+        cases.append(pytest.param(*case, marks=marks))
+    return cases
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("format", "run"), [("litert", _run_litert), ("onnx", _run_onnx)]
+    ("name", "format"),
+    _cases(
+        MODELS,
+        [
+            ("sequences", "litert"),
+            ("maps", "onnx"),
+            ("subclassed", "litert"),
+            ("subclassed", "onnx"),
+        ],
+    ),
 )
-@pytest.mark.parametrize("layer", ["causal", "causal along the second axis"])
-def test_causal_layer_equals_keras_in_batches_of_any_number(layer, format, run):
-    images = keras.Input([6, 5, 8])
-    model = keras.Model(images, LAYERS[layer]()(images))
-    content = _converted(_function(model, [6, 5]), format)
+def test_layers_have_four_axes_and_equal_keras_in_any_batch(name, format):
+    keras.utils.set_random_seed(0)
+    size, make = MODELS[name]
+    model = make()
+    model(_inputs(1, size))
+    content = _converted(_function(model, size), format)
+    CHECKS[format](content)
+    run = LOADERS[format](content)
     for batch in (1, 2, 7):
-        x = np.random.default_rng(batch).normal(size=[batch, 6, 5, 8])
-        x = x.astype("float32")
-        np.testing.assert_allclose(run(content, x), model(x), atol=1e-5)
+        x = _inputs(batch, size)
+        found = run(x=x)
+        expected = model(x)
+        assert found.keys() == expected.keys()
+        for layer, array in expected.items():
+            tolerance = TOLERANCE * np.abs(array).max()
+            np.testing.assert_allclose(
+                found[layer], array, rtol=0, atol=tolerance, err_msg=layer
+            )
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_own_export_of_keras_takes_any_batch_in_all_forms(implementation, tmp_path):
-    sequence = keras.Input([20, 24])
-    layer = LambdaLayer(24, scope=5, implementation=implementation)
-    model = keras.Model(sequence, layer(sequence))
+@pytest.mark.slow
+def test_own_export_of_keras_takes_any_batch_in_all_forms(tmp_path):
+    keras.utils.set_random_seed(0)
+    sequence = keras.Input([20, 8])
+    layers = [LambdaLayer(8, scope=5, implementation=form) for form in IMPLEMENTATIONS]
+    model = keras.Model(sequence, [layer(sequence) for layer in layers])
     path = tmp_path / "model.tflite"
     model.export(path, format="litert", verbose=False)
     run = Interpreter(str(path)).get_signature_runner()
     (name,) = run.get_input_details()
     for batch in (1, 2, 7):
-        x = np.random.default_rng(batch).normal(size=[batch, 20, 24])
-        x = x.astype("float32")
-        (y,) = run(**{name: x}).values()
-        np.testing.assert_allclose(y, model(x), atol=1e-5)
+        x = _inputs(batch, [20])
+        found = run(**{name: x})
+        for index, expected in enumerate(model(x)):
+            np.testing.assert_allclose(found[f"output_{index}"], expected, atol=1e-5)
 
 
-@formats
-def test_subclassed_model_has_four_axes(format):
-    """It is served unchanged, and the runtimes have its tables as constants all the same."""
-    model = Layers(LAYERS["lambda"](), LAYERS["halo"]())
-    model(keras.ops.zeros([1, 10, 10, 8]))
-    CHECKS[format](_converted(_function(model, [10, 10]), format))
-
-
-@formats
-@pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "format"),
+    _cases(FAMILIES, [("lambda_resnet_50", "litert"), ("halonet_h0", "onnx")]),
+)
 def test_family_has_four_axes(name, format):
     size = FAMILIES[name]
     served = serving_form(small_model(name, input_size=size))
