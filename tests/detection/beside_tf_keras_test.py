@@ -83,10 +83,6 @@ def test_models_of_both_in_one_process():
     assert np.abs(student.get_weights()[0] - before).max() > 0
     with pytest.raises(ValueError, match="a reason of its own"):
         Layer(fails)(IMAGES)
-    teacher.compile("sgd", "mse")
-    assert np.isfinite(
-        teacher.fit(IMAGES, student(IMAGES), verbose=0).history["loss"]
-    ).all()
 
 
 @pytest.mark.parametrize(
@@ -95,10 +91,6 @@ def test_models_of_both_in_one_process():
         (
             lambda: lambdanet.GlobalAttention(8)(other.Input([4, 4, 8])),
             "an input of GlobalAttention is a tf_keras",
-        ),
-        (
-            lambda: lambdanet.LambdaLayer()(other.Input([4, 4, 8])),
-            "an input of LambdaLayer is a tf_keras",
         ),
         (
             lambda: lambdanet.LambdaLayer(8)(
