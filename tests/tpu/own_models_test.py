@@ -9,7 +9,6 @@ import sys
 
 import pytest
 from programs.own_models import BATCH, INPUTS, WIDTH
-from source_tree import ROOT
 
 from lambdanet import cli
 from lambdanet.tpu import check, chips, compiler
@@ -18,9 +17,8 @@ pytestmark = pytest.mark.tpu
 
 
 @pytest.fixture(autouse=True)
-def modules_and_cache(tmp_path, monkeypatch):
+def cache(tmp_path, monkeypatch, steps_in_jax_process):
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests'}:{ROOT}")
 
 
 def report_of(name, capfd, *words):
@@ -75,6 +73,7 @@ def test_a_train_step_of_its_own_and_other_batches(capfd):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_pools_of_lambda_layers_compile_for_tpu7x(capfd):
     """Its compiler aborts at slices with strides that are collected."""
     found = report_of("pooled", capfd, "--topology=tpu7x:2x2x1")
@@ -105,7 +104,6 @@ print(report.batch, report.seconds > 0, report.num_cores)
     assert found.stdout.split() == ["16", "True", "1"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
@@ -116,7 +114,6 @@ print(report.batch, report.seconds > 0, report.num_cores)
             "a divisor of 4, the number of cores, got 3",
         ),
         ("divided", [], "model_parallel must be above 1 with a layout"),
-        ("perceptron", ["--model_parallel=2"], "above 1 with a layout"),
         ("not_compiled", [], "model must be compiled, as for `fit`, got 'raw'"),
         ("no_batch", [], "must be a model and an example batch"),
         ("fails", [], "fails: no such file: weights.h5"),

@@ -2,18 +2,15 @@
 """Tests of `lambdanet tpu-check` without the TPU compiler: costs, largest batches and tables."""
 
 import dataclasses
-import io
 import itertools
 import re
-import sys
 
 import pytest
+from helpers import refused
 
 from benchmarks import tpu_speeds
 from benchmarks.papers import speeds
 from lambdanet import command_line
-from lambdanet.cli import tpu_check
-from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.tpu import chips, costs, hlo, largest_batch
 from lambdanet.tpu.check import DoesNotFit
@@ -194,42 +191,33 @@ def test_largest_batch_takes_few_compilations(start, largest):
         largest_batch.largest_batch(check, start)
 
 
-def _paper_like(factor, refused=()):
-    """A fake compiler: slower than the paper by a factor; the models and batches in `refused` do not fit."""
+def _paper_like(table, refused):
+    """A fake compiler: half as fast as the paper; the models and batches in `refused` do not fit."""
+    seconds = {
+        (row.model, row.input_size): table.seconds(row.printed) for row in table.rows
+    }
 
     def check(build, topology):
         recipe, mode, batch = build.args
-        assert topology == "v3:2x2"
-        for number, table in speeds.TABLES.items():
-            for row in table.rows:
-                if (row.model, row.input_size, table.mode) == (
-                    recipe.model,
-                    recipe.input_size,
-                    mode,
-                ):
-                    assert recipe.mixed_precision == table.mixed_precision
-                    if (recipe.model, batch) in refused or (
-                        recipe.model,
-                        None,
-                    ) in refused:
-                        raise DoesNotFit(f"{recipe.model} does not fit, table {number}")
-                    return _fake(
-                        batch, factor * table.seconds(row.printed) * batch * 8 / 1024
-                    )
-        raise AssertionError(recipe)
+        assert (topology, mode) == ("v3:2x2", table.mode)
+        assert recipe.mixed_precision == table.mixed_precision
+        if not refused.isdisjoint({(recipe.model, batch), (recipe.model, None)}):
+            raise DoesNotFit(f"{recipe.model} does not fit")
+        paper = seconds[recipe.model, recipe.input_size]
+        return _fake(batch, 2 * paper * batch * 8 / 1024)
 
     return check
 
 
 @pytest.mark.parametrize("number", speeds.TABLES)
 def test_paper_speeds_beside_estimates(number):
-    refused = {
+    too_large = {
         ("lambda_resnet_420", 128),
         ("lambda_resnet_420", 64),
         ("lambda_resnet_270", None),
     }
-    found = tpu_speeds.estimate(number, _paper_like(2.0, refused))
     table = speeds.TABLES[number]
+    found = tpu_speeds.estimate(number, _paper_like(table, too_large))
     assert tpu_speeds.rank_correlation(table, found) == pytest.approx(1)
     for entry, row in zip(found, table.rows, strict=True):
         assert row.model in zoo.MODELS and entry.row == row
@@ -243,20 +231,14 @@ def test_paper_speeds_beside_estimates(number):
                 256 if row.model == "lambda_resnet_420" else 1024
             )
     text = tpu_speeds.render_speeds(number, found)
-    assert (
-        "no input pipeline, the time of collectives" in text
-        and "rank correlation" in text
-        and "1.000" in text
-    )
+    assert "rank correlation" in text and "1.000" in text
     markdown = tpu_speeds.render_speeds(number, found, "markdown").splitlines()
     for line in markdown:
         if line.startswith("| ") and "resnet" in line and "does not fit" not in line:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             assert cells[5] == cells[6]  # times relative to the first row
-    assert (
-        len(tpu_speeds.render_speeds(number, found, "csv").splitlines())
-        == len(found) + 1
-    )
+    lines = tpu_speeds.render_speeds(number, found, "csv").splitlines()
+    assert len(lines) == len(found) + 1
 
 
 def test_paper_speeds_without_a_time():
@@ -266,22 +248,6 @@ def test_paper_speeds_without_a_time():
     found = tpu_speeds.estimate("12", check, rows=[1, 2, 3])
     assert [entry.note for entry in found] == ["no cycles"] * 3
     assert tpu_speeds.rank_correlation(speeds.TABLES["12"], found) is None
-
-
-def test_progress_bar_only_in_a_terminal(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    shown = []
-    for stderr in (Terminal(), io.StringIO()):
-        monkeypatch.setattr(sys, "stderr", stderr)
-        tpu_speeds.estimate("12", _paper_like(2.0), log=tpu_check.log)
-        shown.append(stderr.getvalue())
-    assert "| 0/8 " in shown[0] and "| 0/8 " not in shown[1]
-    assert len(shown[1].splitlines()) == len(speeds.TABLES["12"].rows)
-    # Above the bar, not inside.
-    assert set(shown[1].splitlines()) <= set(re.split("[\r\n]+", shown[0]))
 
 
 def test_table_of_families(monkeypatch):
@@ -301,15 +267,10 @@ def test_table_of_families(monkeypatch):
     header, *rows = tpu_speeds.render_families(check, table_format="csv").splitlines()
     assert header.startswith("model,pixels,") and rows[0] == first
     assert rows[1].startswith("mobilenet_v2_lambda,224,") and len(rows) == 2
-    assert tpu_speeds.render_families(
-        check, rows=[1], table_format="csv"
-    ).splitlines() == [header, first]
     assert "no input pipeline, the time of collectives" in tpu_speeds.render_families(
         check, rows=[1]
     )
-    with pytest.raises(
-        InputError, match="rows must be from 1 to 2 for the table of families, got 3"
-    ):
+    with refused("rows must be from 1 to 2 for the table of families, got 3"):
         tpu_speeds.render_families(check, rows=[3])
     one = tpu_speeds.render_families(check, rows=[1], table_format="csv", names=["v6e"])
     assert one.splitlines() == [
@@ -335,7 +296,6 @@ def test_cache_ignores_broken_files(tmp_path):
         (["--table=11"], "unknown table of speeds '11'.*12"),
         (["--table=12", "--rows=9"], "rows must be from 1 to 8 for table 12, got 9"),
         (["--table=12", "--rows=one"], "--rows must be numbers .*, got 'one'"),
-        (["--table=12", '--rows="'], "--rows must be values separated by commas"),
         (["--format=html"], "unknown format 'html'"),
         (["--chips=v1"], "unknown chip 'v1'"),
     ],
