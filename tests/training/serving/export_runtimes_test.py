@@ -3,7 +3,7 @@
 
 import dataclasses
 import functools
-import io
+import itertools
 import shutil
 import sys
 
@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import randomize_normalizations, refused
+from helpers import randomize_normalizations, refused, write_picture
 from PIL import Image
 from sklearn import datasets
 from terminal import terminal_as_stderr
@@ -256,28 +256,23 @@ def test_missing_converter_is_named(model, tmp_path, monkeypatch):
         export_runtimes.write(model, tmp_path, 20, MEAN, STD, NAMES, "onnx")
 
 
-def _gray(value):
-    """Returns a PNG of one gray value."""
-    file = io.BytesIO()
-    Image.new("RGB", (9, 7), (value, value, value)).save(file, format="PNG")
-    return file.getvalue()
-
-
 def _write_folder(root, count):
-    for label in range(2):
-        (root / "train" / str(label)).mkdir(parents=True)
-        (root / "validation" / str(label)).mkdir(parents=True)
+    """Writes pictures of one gray value each; the first half is of class 0."""
+    for split, label in itertools.product(("train", "validation"), range(2)):
+        (root / split / str(label)).mkdir(parents=True)
     for value in range(count):
-        (
-            root / "validation" / str(2 * value // count) / f"{value:03d}.png"
-        ).write_bytes(_gray(value))
+        name = f"{2 * value // count}/{value:03d}.png"
+        write_picture(root / "validation" / name, [value] * 3)
 
 
 def _write_records(root, count):
+    pictures = root.parent / "pictures"
+    _write_folder(pictures, count)
     root.mkdir()
     with tf.io.TFRecordWriter(str(root / "validation-00000-of-00001")) as writer:
-        for value in range(count):
-            writer.write(records.encode_record(_gray(value), 2 * value // count))
+        for path in sorted(pictures.rglob("*.png")):
+            label = int(path.parent.name)
+            writer.write(records.encode_record(path.read_bytes(), label))
 
 
 @pytest.mark.parametrize(
@@ -335,14 +330,11 @@ def trained(tmp_path_factory):
     root = tmp_path_factory.mktemp("noise")
     random = np.random.default_rng(0)
     for split, count in (("train", 1), ("validation", 35)):
-        for name in ("dark", "light"):
-            (root / "pictures" / split / name).mkdir(parents=True)
+        for name, darkest in (("dark", 0), ("light", 127)):
             for index in range(count):
-                pixels = random.integers(0, 128, (16, 16, 3)) + (
-                    127 if name == "light" else 0
-                )
-                path = root / "pictures" / split / name / f"{index:02d}.png"
-                Image.fromarray(pixels.astype(np.uint8)).save(path)
+                pixels = random.integers(darkest, darkest + 128, (16, 16, 3))
+                folder = root / "pictures" / split / name
+                write_picture(folder / f"{index:02d}.png", pixels)
     changes = {
         "model": "lambda_resnet_tiny",
         "num_classes": 2,

@@ -51,11 +51,11 @@ def test_predictions_are_printed_in_descending_order(served, tmp_path, capsys):
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [
         str(reddish),
-        f"  red     {100 * red:.1f} %",
-        f"  green   {100 * green:.1f} %",
+        f"  red     {100 * red:4.1f} %",
+        f"  green   {100 * green:4.1f} %",
         str(bluish),
-        f"  blue    {100 * blue:.1f} %",
-        f"  green   {100 * less_green:.1f} %",
+        f"  blue    {100 * blue:4.1f} %",
+        f"  green   {100 * less_green:4.1f} %",
     ]
     assert printed.err == ""
 
@@ -172,7 +172,7 @@ def test_drawn_pixels_and_bars():
     assert abs(others - 0.25 * drawing.CHART) <= 1
 
 
-@pytest.mark.parametrize("size", [(1, 1), (3000, 2), (2, 3000), (640, 480)])
+@pytest.mark.parametrize("size", [(3000, 2), (2, 3000)])
 def test_drawing_stays_inside_the_margins(size):
     image = np.zeros([size[1], size[0], 3], np.uint8)
     top = [("long name " * 30, 0.5)] + [(f"class {index}", 0.01) for index in range(40)]
@@ -328,30 +328,22 @@ def test_wrong_arguments_are_refused(served, tmp_path, capsys, options, message)
     assert capsys.readouterr().out == ""
 
 
-@pytest.fixture(scope="module")
-def process(served, tmp_path_factory):
-    """The commands for a good and a truncated image, in a process without Keras and models."""
-    folder = tmp_path_factory.mktemp("process")
-    write_picture(folder / "red.png", RED)
-    truncated(folder / "half.png")
+@pytest.mark.slow
+def test_command_runs_without_keras_and_models(served, tmp_path):
+    """And prints one line for a truncated image, without TensorFlow's own messages."""
+    write_picture(tmp_path / "red.png", RED)
+    truncated(tmp_path / "half.png")
     command = program("predict_without_keras.py", served, "red.png", "half.png")
     command["env"].pop("TF_CPP_MIN_LOG_LEVEL")
-    return subprocess.run(**command, cwd=folder, capture_output=True)
-
-
-@pytest.mark.slow
-def test_predict_does_not_import_keras_or_models(process):
-    assert process.returncode == 0, process.stderr
-    assert "  red  " in process.stdout
-
-
-def test_command_prints_one_line_for_a_corrupt_image(process):
+    done = subprocess.run(**command, cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1].startswith("  red  ")
     # Nothing after the good image.
-    assert process.stdout.splitlines()[1 + len(NAMES) :] == ["[0, 2]"]
-    assert process.stderr.startswith(
-        "lambdanet: error: image must be a complete JPEG, PNG or other image file, got "
-    )
-    assert process.stderr.count("\n") == 1
+    assert lines[1 + len(NAMES) :] == ["[0, 2]"]
+    message = "lambdanet: error: image must be a complete JPEG, PNG or other image file"
+    assert done.stderr.startswith(f"{message}, got ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_command_exits_with_1_for_an_unreadable_image(served, tmp_path, capsys):
