@@ -1,15 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interruptions and comparisons of training runs."""
 
+import dataclasses
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
-from lambdanet.training.run import callbacks, history, model_dir
+from lambdanet import configs
+from lambdanet.configs.recipe import Recipe
+from lambdanet.training.run import build, callbacks, history, model_dir
+from lambdanet.training.run.checkpoints import Checkpoints
 
+# Three epochs of four steps.
+SHORT = dataclasses.replace(
+    configs.get_recipe("digits"),
+    epochs=3,
+    train_split="train[:64]",
+    eval_split="test[:24]",
+    global_batch_size=16,
+    input_size=16,
+)
 COLUMNS = (
     "epoch",
     "step",
@@ -41,6 +55,32 @@ def act_at(
 def send_sigterm() -> None:
     """Sends SIGTERM to this process, as the owner of a preempted machine does."""
     signal.raise_signal(signal.SIGTERM)
+
+
+def write_run(
+    path: Path,
+    recipe: Recipe,
+    class_names: Sequence[str] = (),
+    data_dir: str | None = None,
+) -> keras.Model:
+    """Writes the folder of a run without training, and returns its model.
+
+    Noise is added to all weights, some of which would be 0, so that the outputs depend on each of them. It is
+    so small that the logits are about 1.
+    """
+    model_dir.claim(path, recipe, class_names, data_dir)
+    keras.utils.set_random_seed(0)
+    model = build.build_model(recipe)
+    random = np.random.default_rng(0)
+    model.set_weights(
+        [
+            weight + 0.03 * random.normal(size=weight.shape)
+            for weight in model.get_weights()
+        ]
+    )
+    optimizer = build.build_optimizer(recipe, 1)
+    Checkpoints(path / "checkpoints", model, optimizer).save(1)
+    return model
 
 
 def assert_same_run(left: Path, right: Path) -> None:

@@ -38,13 +38,16 @@ def small_model(
     )
 
 
-def plain_model(name, num_classes, input_size, in_channels, kernel_regularizer, **_):
+def plain_model(
+    name, num_classes, input_size, in_channels, kernel_regularizer, dropout_rate, **_
+):
     """A network without batch statistics."""
     x = images = keras.Input([input_size, input_size, in_channels])
     x = keras.layers.Conv2D(
         8, 3, strides=4, kernel_regularizer=kernel_regularizer, name="conv"
     )(x)
     x = keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x))
+    x = keras.layers.Dropout(dropout_rate)(x)
     return keras.Model(
         images, keras.layers.Dense(num_classes, name="logits")(x), name="plain"
     )

@@ -19,35 +19,23 @@ PREDICTED = np.array([0, 0, 1, 2, 1, 1, 2, 1, 1, 2])
 
 def test_per_class_precision_recall_and_support():
     rows = confusion.per_class(LABELS, PREDICTED, NAMES)
-    for index, row in enumerate(rows):
-        right = int(np.sum((LABELS == index) & (PREDICTED == index)))
-        support, predicted = (
-            int(np.sum(LABELS == index)),
-            int(np.sum(PREDICTED == index)),
-        )
-        assert (row["class"], row["name"]) == (index, NAMES[index])
-        assert (row["support"], row["predicted"]) == (support, predicted)
-        assert row["precision"] == (
-            pytest.approx(right / predicted, abs=1e-6) if predicted else None
-        )
-        assert row["recall"] == (
-            pytest.approx(right / support, abs=1e-6) if support else None
-        )
-    assert [row["mostly_taken_for"] for row in rows] == ["dog", "", "dog", ""]
+    columns = "name", "support", "predicted", "precision", "recall", "mostly_taken_for"
+    assert [[row[column] for column in columns] for row in rows] == [
+        ["cat", 4, 2, 1.0, 0.5, "dog"],
+        ["dog", 2, 5, 0.4, 1.0, ""],
+        ["owl", 4, 3, pytest.approx(2 / 3, abs=1e-6), 0.5, "dog"],
+        ["yak", 0, 0, None, None, ""],
+    ]
+    assert [row["class"] for row in rows] == [0, 1, 2, 3]
     assert rows[0]["f1"] == pytest.approx(2 / (1 / 1 + 1 / 0.5), abs=1e-6)
 
 
 def test_csv_of_any_names_can_be_read_back():
-    rows = confusion.per_class(
-        LABELS, PREDICTED, ["cat, black", 'the "dog"', "owl", "yak"]
-    )
-    read = list(csv.DictReader(io.StringIO(text_table.to_csv(rows))))
-    assert [row["name"] for row in read] == ["cat, black", 'the "dog"', "owl", "yak"]
-    assert (read[3]["precision"], read[3]["recall"], read[3]["support"]) == (
-        "",
-        "",
-        "0",
-    )
+    names = ["cat, black", 'the "dog"', "owl", "yak"]
+    text = text_table.to_csv(confusion.per_class(LABELS, PREDICTED, names))
+    read = list(csv.DictReader(io.StringIO(text)))
+    assert [row["name"] for row in read] == names
+    assert (read[3]["precision"], read[3]["support"]) == ("", "0")
 
 
 def test_emoji_in_name_gives_no_warning():
@@ -55,21 +43,20 @@ def test_emoji_in_name_gives_no_warning():
     assert confusion.draw(LABELS, PREDICTED, ["cat \N{CAT FACE}", *NAMES[1:]], "title")
 
 
-@pytest.mark.parametrize("classes", [2, 10, 60, 1000, 2500])
+@pytest.mark.parametrize("classes", [2, 60, 2500])
 def test_picture_has_cell_per_predicted_class(classes):
     labels = np.arange(classes)
     # Half of all classes away from the diagonal.
     predicted = (labels + classes // 2) % classes
     names = [f"kind {index}" for index in range(classes)]
     picture = Image.open(io.BytesIO(confusion.draw(labels, predicted, names, "title")))
-    pixels = np.asarray(picture.convert("RGB")).astype(int)
     assert picture.size == (1300, 1300)
+    pixels = np.asarray(picture.convert("RGB")).astype(int).sum(-1)
     cells = pixels[131:1131, 195:1195]  # from the top and the left of the axes
     height = 1000 / classes
     for row in (classes // 9, classes // 3, classes - 1 - classes // 9):
-        column = (row + classes // 2) % classes
-        y, x = int((row + 0.25) * height), int((column + 0.25) * height)
-        near = cells[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].sum(-1)
-        assert near.min() < 300, (row, column)  # dark
-        away = cells[y, int((row + 0.25) * height)].sum()
-        assert away > 700  # light: no image is predicted as its own class
+        y = int((row + 0.25) * height)
+        x = int((predicted[row] + 0.25) * height)
+        near = cells[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2]
+        assert near.min() < 300  # dark
+        assert cells[y, y] > 700  # light: no image is predicted as its own class

@@ -6,9 +6,9 @@ The networks, pictures and numbers of epochs are small; folders and all other fl
 
 import contextlib
 import io
+import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from pages import PAGES, commands_of
 from PIL import Image
@@ -16,8 +16,13 @@ from PIL import Image
 from lambdanet import cli
 
 SMALL = {
-    **{"model": "lambda_resnet_tiny", "input_size": 32, "global_batch_size": 8},
-    **{"epochs": 1, "warmup_epochs": 0, "randaugment_layers": 0, "unfreeze_epoch": 0},
+    "model": "lambda_resnet_tiny",
+    "input_size": 32,
+    "global_batch_size": 8,
+    "epochs": 1,
+    "warmup_epochs": 0,
+    "randaugment_layers": 0,
+    "unfreeze_epoch": 0,
 }
 CLASSES = {"cat": (200, 60, 60), "dog": (60, 200, 60), "rabbit": (60, 60, 200)}
 GUIDES = (
@@ -30,33 +35,37 @@ GUIDES = (
 )
 
 
-@pytest.fixture
-def reader(tmp_path, monkeypatch):
-    """The folder of a reader with pictures, a table of them, and a run from before."""
-    monkeypatch.chdir(tmp_path)
-    random = np.random.default_rng(0)
+@pytest.fixture(scope="module")
+def before(tmp_path_factory, one_block):
+    """A folder with pictures, a table of them, and two equal runs."""
+    path = tmp_path_factory.mktemp("before")
     rows = ["file,label,split"]
-    for split, count in (("train", 6), ("validation", 3), ("test", 3)):
-        for name, color in CLASSES.items():
-            folder = Path("pictures", split, name)
-            folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = np.clip(random.normal(color, 40, [36, 40, 3]), 0, 255).astype(
-                    np.uint8
-                )
-                Image.fromarray(pixels).save(folder / f"{number}.png")
-                rows.append(f"{split}/{name}/{number}.png,{name},{split}")
-    Path("pictures", "labels.csv").write_text("\n".join(rows))
-    for folder in ("photos", "unlabeled"):
-        Path(folder).mkdir()
-        for name, color in CLASSES.items():
-            Image.new("RGB", (40, 40), color).save(Path(folder, f"{name}.png"))
-    Image.new("RGB", (40, 40), CLASSES["dog"]).save("photos/rex.jpg")
-    for run in ("earlier", "pets"):
-        _run(
-            "lambdanet train",
-            ["--recipe=folder", "--data_dir=pictures", f"--model_dir=runs/{run}"],
-        )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        for split, count in (("train", 6), ("validation", 3), ("test", 3)):
+            for name, color in CLASSES.items():
+                folder = Path("pictures", split, name)
+                folder.mkdir(parents=True)
+                for number in range(count):
+                    Image.new("RGB", (40, 36), color).save(folder / f"{number}.png")
+                    rows.append(f"{split}/{name}/{number}.png,{name},{split}")
+        Path("pictures", "labels.csv").write_text("\n".join(rows))
+        for folder in ("photos", "unlabeled"):
+            Path(folder).mkdir()
+            for name, color in CLASSES.items():
+                Image.new("RGB", (40, 40), color).save(Path(folder, f"{name}.png"))
+        Image.new("RGB", (40, 40), CLASSES["dog"]).save("photos/rex.jpg")
+        folders = ["--data_dir=pictures", "--model_dir=runs/earlier"]
+        _run("lambdanet train", ["--recipe=folder", *folders])
+        shutil.copytree("runs/earlier", "runs/pets")
+    return path
+
+
+@pytest.fixture
+def reader(before, tmp_path, monkeypatch):
+    """The folder of a reader."""
+    shutil.copytree(before, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
 
 
 def _run(program: str, words: list[str]) -> None:

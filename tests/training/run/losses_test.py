@@ -14,47 +14,31 @@ LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]], np.float32)
 LABELS = np.array([2, 1])
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-@pytest.mark.parametrize("labels", [LABELS, LABELS[:, None]])
+@pytest.mark.parametrize(
+    ("smoothing", "labels"), [(0.0, LABELS), (0.1, LABELS[:, None]), (0.5, LABELS)]
+)
 def test_cross_entropy_with_smoothed_targets(smoothing, labels):
     log_probabilities = LOGITS - np.log(np.exp(LOGITS).sum(axis=1, keepdims=True))
     right = log_probabilities[[0, 1], LABELS]
-    expected = -(
-        (1 - smoothing) * right + smoothing * log_probabilities.mean(axis=1)
-    ).mean()
+    losses = (1 - smoothing) * right + smoothing * log_probabilities.mean(axis=1)
     got = SmoothedCrossEntropy(smoothing)(labels, LOGITS)
-    assert float(got) == pytest.approx(expected, rel=1e-5)
+    assert float(got) == pytest.approx(-losses.mean(), rel=1e-5)
 
 
 SOFT = np.array([[0.0, 0.25, 0.75], [0.5, 0.5, 0.0]], np.float32)
 
 
 @pytest.mark.parametrize("labels", [LABELS, SOFT])
-@pytest.mark.parametrize(
-    ("smoothing", "threshold"), [(0.0, 0.0), (0.3, 0.0), (0.1, 0.3)]
-)
+@pytest.mark.parametrize(("smoothing", "threshold"), [(0.3, 0.0), (0.1, 0.3)])
 def test_binary_cross_entropy_is_mean_over_classes(labels, smoothing, threshold):
     targets = np.eye(3)[labels] if labels.ndim == 1 else labels
-    targets = (targets > threshold) if threshold else targets
+    if threshold:
+        targets = targets > threshold
     targets = targets * (1 - smoothing) + smoothing / 3
     sigmoid = 1 / (1 + np.exp(-LOGITS))
-    expected = -(targets * np.log(sigmoid) + (1 - targets) * np.log(1 - sigmoid)).mean()
+    losses = targets * np.log(sigmoid) + (1 - targets) * np.log(1 - sigmoid)
     loss = SmoothedBinaryCrossEntropy(smoothing, threshold=threshold)
-    assert float(loss(labels, LOGITS)) == pytest.approx(expected, rel=1e-5)
-
-
-def test_binary_cross_entropy_equals_timm(timm):
-    import torch
-    from timm.loss import BinaryCrossEntropy
-
-    for smoothing, threshold in [(0.1, None), (0.0, 0.2)]:
-        expected = BinaryCrossEntropy(smoothing, threshold)(
-            torch.tensor(LOGITS), torch.tensor(LABELS)
-        )
-        got = SmoothedBinaryCrossEntropy(smoothing, threshold=threshold or 0.0)(
-            LABELS, LOGITS
-        )
-        assert float(got) == pytest.approx(float(expected), rel=1e-5)
+    assert float(loss(labels, LOGITS)) == pytest.approx(-losses.mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", [SmoothedCrossEntropy, SmoothedBinaryCrossEntropy])
@@ -75,10 +59,14 @@ def test_half_precision_logits_are_summed_in_float32():
     assert keras.backend.standardize_dtype(got.dtype) == "float32"
 
 
-def test_loss_survives_serialization():
-    for loss in (
+@pytest.mark.parametrize(
+    "loss",
+    [
         SmoothedCrossEntropy(0.2, (1.0, 2.0)),
         SmoothedBinaryCrossEntropy(0.1, threshold=0.2),
-    ):
-        again = keras.losses.deserialize(keras.losses.serialize(loss))
-        assert type(again) is type(loss) and again.get_config() == loss.get_config()
+    ],
+)
+def test_loss_survives_serialization(loss):
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert type(again) is type(loss)
+    assert again.get_config() == loss.get_config()

@@ -87,14 +87,6 @@ def test_folder_without_permission_is_named(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(
-    not os.path.isdir("/proc/self"), reason="needs a file system that takes no folders"
-)
-def test_folder_rejected_by_system_is_named():
-    with refused("model_dir '/proc/lambdanet' cannot be written: "):
-        claim("/proc/lambdanet")
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

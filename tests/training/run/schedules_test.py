@@ -4,85 +4,59 @@
 import math
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import refused
 
-from lambdanet.errors import InputError
 from lambdanet.training.run.schedules import WarmupSchedule
 
+COSINE = {"peak": 0.1, "total_steps": 25, "warmup_steps": 5}
+FLOOR = {**COSINE, "floor": 1 / 128}
+CONSTANT = {"peak": 0.3, "total_steps": 100, "warmup_steps": 10, "shape": "constant"}
+STAIRS = {
+    "peak": 0.1,
+    "total_steps": 40,
+    "warmup_steps": 10,
+    "shape": "exponential",
+    "decay_rate": 0.99,
+    "decay_steps": 7.5,
+}
+ONLY_WARMUP = {"peak": 0.4, "total_steps": 4, "warmup_steps": 4}
+
 
 @pytest.mark.parametrize(
-    ("step", "rate"),
+    ("schedule", "step", "rate"),
     [
-        (0, 0.0),
-        (1, 0.02),  # 0.1 * 1 / 5
-        (4, 0.08),
-        (5, 0.1),  # the peak
+        (COSINE, 0, 0.0),
+        (COSINE, 1, 0.02),  # 0.1 * 1 / 5
+        (COSINE, 4, 0.08),
+        (COSINE, 5, 0.1),  # the peak
         # A quarter of the following 20 steps.
-        (10, 0.1 * 0.5 * (1 + math.cos(math.pi / 4))),
-        (15, 0.05),  # half
-        (20, 0.1 * 0.5 * (1 - math.cos(math.pi / 4))),
-        (25, 0.0),
-        (1000, 0.0),
+        (COSINE, 10, 0.05 * (1 + math.cos(math.pi / 4))),
+        (COSINE, 15, 0.05),  # half
+        (COSINE, 20, 0.05 * (1 - math.cos(math.pi / 4))),
+        (COSINE, 25, 0.0),
+        (COSINE, 1000, 0.0),
+        (FLOOR, 5, 0.1),
+        (FLOOR, 15, 0.1 * (1 / 128 + 127 / 256)),
+        (FLOOR, 99, 0.1 / 128),
+        (CONSTANT, 5, 0.15),
+        (CONSTANT, 10, 0.3),
+        (CONSTANT, 500, 0.3),
+        (STAIRS, 5, 0.05),  # half of the rise
+        (STAIRS, 17, 0.1),  # 7 of the 7.5 steps of the first stair
+        (STAIRS, 18, 0.099),  # 0.1 * 0.99
+        (STAIRS, 25, 0.1 * 0.99**2),
+        (STAIRS, 40, 0.1 * 0.99**4),
+        (STAIRS, 999, 0.1 * 0.99**4),  # the run is over after step 40
+        ({"peak": 0.4, "total_steps": 10}, 0, 0.4),
+        # Ends below the peak.
+        (ONLY_WARMUP, 3, 0.3),
     ],
 )
-def test_warmup_then_cosine(step, rate):
-    schedule = WarmupSchedule(0.1, total_steps=25, warmup_steps=5)
-    assert float(schedule(step)) == pytest.approx(rate, abs=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("step", "rate"), [(0, 0.0), (5, 0.15), (10, 0.3), (99, 0.3), (500, 0.3)]
-)
-def test_warmup_then_constant(step, rate):
-    schedule = WarmupSchedule(0.3, total_steps=100, warmup_steps=10, shape="constant")
-    assert float(schedule(step)) == pytest.approx(rate)
-
-
-@pytest.mark.parametrize(
-    ("step", "rate"),
-    [
-        (0, 0.0),
-        (5, 0.1),
-        (15, 0.1 * (1 / 128 + 127 / 256)),
-        (25, 0.1 / 128),
-        (99, 0.1 / 128),
-    ],
-)
-def test_cosine_ends_at_floor(step, rate):
-    schedule = WarmupSchedule(0.1, total_steps=25, warmup_steps=5, floor=1 / 128)
-    assert float(schedule(step)) == pytest.approx(rate, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("step", "rate"),
-    [
-        (5, 0.05),  # half of the rise
-        (10, 0.1),
-        (15, 0.1),  # 5 of the 7.5 steps of the first stair
-        (17, 0.1),
-        (18, 0.099),  # 0.1 * 0.99
-        (25, 0.1 * 0.99**2),
-        (40, 0.1 * 0.99**4),
-        (999, 0.1 * 0.99**4),  # the run is over after step 40
-    ],
-)
-def test_warmup_then_stairs(step, rate):
-    schedule = WarmupSchedule(
-        0.1, 40, 10, "exponential", decay_rate=0.99, decay_steps=7.5
-    )
-    assert float(schedule(step)) == pytest.approx(rate, rel=1e-5)
-
-
-def test_first_step_without_warmup_has_peak():
-    assert float(WarmupSchedule(0.4, total_steps=10)(0)) == pytest.approx(0.4)
-
-
-def test_run_of_only_warmup_ends_below_peak():
-    schedule = WarmupSchedule(0.4, total_steps=4, warmup_steps=4)
-    np.testing.assert_allclose(
-        [float(schedule(step)) for step in range(4)], [0, 0.1, 0.2, 0.3], rtol=1e-6
+def test_rate_of_a_step(schedule, step, rate):
+    assert float(WarmupSchedule(**schedule)(step)) == pytest.approx(
+        rate, rel=1e-5, abs=1e-8
     )
 
 
@@ -90,16 +64,13 @@ def test_schedule_in_optimizer_and_serialization():
     schedule = WarmupSchedule(
         0.1, total_steps=25, warmup_steps=5, shape="constant", floor=0.5, decay_rate=0.9
     )
-    again = keras.optimizers.schedules.deserialize(
-        keras.optimizers.schedules.serialize(schedule)
-    )
-    assert (
-        isinstance(again, WarmupSchedule)
-        and again.get_config() == schedule.get_config()
-    )
+    serialized = keras.optimizers.schedules.serialize(schedule)
+    again = keras.optimizers.schedules.deserialize(serialized)
+    assert isinstance(again, WarmupSchedule)
+    assert again.get_config() == schedule.get_config()
     assert float(again(tf.Variable(2, dtype=tf.int64))) == pytest.approx(0.04)
 
 
 def test_unknown_shape_is_rejected():
-    with pytest.raises(InputError, match="did you mean cosine"):
+    with refused("did you mean cosine"):
         WarmupSchedule(0.1, 10, shape="cosin")

@@ -8,12 +8,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, randomize_normalizations
-from programs.small_model import TWO_BLOCKS
+from helpers import images, randomize_normalizations, refused
 
 from lambdanet import configs
-from lambdanet.errors import InputError
-from lambdanet.models import zoo
 from lambdanet.training.run import build
 from lambdanet.training.run.train_step import accumulate_gradients, rematerialize
 
@@ -26,14 +23,25 @@ RECIPE = dataclasses.replace(
 )
 
 
-def _network(dropout=0.0):
+def _network():
     x = keras.Input([None, None, 3])
     y = keras.layers.Dense(5, "gelu", name="c2_block1_conv", kernel_regularizer="l2")(
         keras.layers.GlobalAveragePooling2D()(x)
     )
-    return keras.Model(
-        x, keras.layers.Dense(10, name="logits")(keras.layers.Dropout(dropout)(y))
-    )
+    return keras.Model(x, keras.layers.Dense(10, name="logits")(y))
+
+
+def _train(recipe, model, batches, labels):
+    """Returns the weights and metrics after a training step per batch."""
+    build.compile_model(recipe, model, build.build_optimizer(recipe, 10))
+    logs = [model.train_on_batch(batch, labels, return_dict=True) for batch in batches]
+    assert int(model.optimizer.iterations) == len(batches)
+    return [*model.get_weights(), *(np.array(list(log.values())) for log in logs)]
+
+
+def _assert_close(left, right):
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -47,17 +55,8 @@ def test_accumulated_gradients_equal_large_batch(optimizer):
             RECIPE, accumulate_steps=parts, optimizer=optimizer, learning_rate=1e-2
         )
         keras.utils.set_random_seed(0)
-        model = _network()
-        build.compile_model(recipe, model, build.build_optimizer(recipe, 10))
-        logs = [
-            model.train_on_batch(batch, labels, return_dict=True) for batch in batches
-        ]
-        assert int(model.optimizer.iterations) == 3
-        states.append(
-            [*model.get_weights(), *(np.array(list(log.values())) for log in logs)]
-        )
-    for whole, accumulated in zip(*states, strict=True):
-        np.testing.assert_allclose(accumulated, whole, rtol=1e-5, atol=1e-6)
+        states.append(_train(recipe, _network(), batches, labels))
+    _assert_close(*states)
 
 
 def test_parts_of_batch_have_different_dropout():
@@ -77,29 +76,24 @@ def test_parts_of_batch_have_different_dropout():
     assert set(kept.round()) == {0, 1, 2, 3}
 
 
-def test_rematerialized_blocks_train_as_plain_ones(monkeypatch):
+def test_rematerialized_blocks_train_as_plain_ones(two_blocks):
     """Weights, moving statistics and metrics after two steps with dropout and stochastic depth."""
-    monkeypatch.setitem(zoo.MODELS, "lambda_resnet_tiny", TWO_BLOCKS)
-    settings = {
-        "stochastic_depth_rate": 0.5,
-        "dropout_rate": 0.3,
-        "input_size": 16,
-        "learning_rate": 0.1,
-    }
+    batches = [np.array(images(8, 16, 16, 3))] * 2
     states = []
     for remat in (False, True):
-        recipe = dataclasses.replace(RECIPE, **settings, remat=remat)
+        recipe = dataclasses.replace(
+            RECIPE,
+            stochastic_depth_rate=0.5,
+            dropout_rate=0.3,
+            input_size=16,
+            learning_rate=0.1,
+            remat=remat,
+        )
         keras.utils.set_random_seed(0)
         model = build.build_model(recipe)
         randomize_normalizations(model)
-        build.compile_model(recipe, model, build.build_optimizer(recipe, 10))
-        batch, labels = np.array(images(8, 16, 16, 3)), np.arange(8)
-        logs = [model.train_on_batch(batch, labels, return_dict=True) for _ in range(2)]
-        states.append(
-            [*model.get_weights(), *(np.array(list(log.values())) for log in logs)]
-        )
-    for plain, rematerialized_ in zip(*states, strict=True):
-        np.testing.assert_allclose(rematerialized_, plain, rtol=1e-5, atol=1e-6)
+        states.append(_train(recipe, model, batches, np.arange(8)))
+    _assert_close(*states)
 
 
 def test_rematerialized_blocks_are_computed_twice():
@@ -147,8 +141,5 @@ def test_blocks_that_do_not_follow_each_other_are_rejected():
     model = keras.Model(
         x, keras.layers.Add(name="logits")([first, second]), name="skip"
     )
-    with pytest.raises(
-        InputError,
-        match="remat must be false for skip, whose blocks do not follow each other",
-    ):
+    with refused("remat must be false for skip, whose blocks do not follow each other"):
         rematerialize(model)
