@@ -81,30 +81,25 @@ def test_help_does_not_import_tensorflow():
     )
 
 
-WRONG_ARGUMENTS = [
-    *(
-        ["list", "zzz*"],
-        ["list", "--format=html"],
-        ["info", "resnet_5"],
-        ["convert", "resnet_50"],
-    ),
-    *([*TRAIN, "--model_dir=x", "--set=model=resnet_51"],),
-    ["export", "--model=resnet_51", "--weights=imagenet", "--out=x"],
-    *(["tpu-check", word] for word in ("--model=resnet_51", "--recipe=digts")),
-    *(["tpu-check", "--model=resnet_50", "--topology=v9"],),
-]
-
-
 def test_wrong_arguments_do_not_import_tensorflow():
+    messages = {
+        ("list", "zzz*"): "no model matches 'zzz*'",
+        ("list", "--format=html"): "unknown format 'html'; accepted: csv, markdown",
+        ("info", "resnet_5"): "unknown model 'resnet_5'; did you mean resnet_50",
+        ("convert", "resnet_50"): "unknown model with published weights 'resnet_50'",
+        (*TRAIN, "--model_dir=x", "--set=model=resnet_51"): "did you mean resnet_50",
+        ("export", "--model=resnet_51", "--weights=imagenet", "--out=x"): "resnet_51",
+        ("tpu-check", "--model=resnet_51"): "did you mean resnet_50",
+        ("tpu-check", "--recipe=digts"): "did you mean digits",
+        ("tpu-check", "--model=resnet_50", "--topology=v9"): "'v9'",
+    }
     program = "import sys; from lambdanet import cli\n"
-    program += f"for words in {WRONG_ARGUMENTS}: print(words, cli.main(words))\n"
+    program += f"for words in {[*messages]}: print(cli.main(words))\n"
     program += "print('tensorflow' in sys.modules)"
     shown = run([sys.executable, "-c", program])
-    assert shown.stdout.splitlines() == [
-        *(f"{words} 2" for words in WRONG_ARGUMENTS),
-        "False",
-    ]
-    assert len(shown.stderr.splitlines()) == len(WRONG_ARGUMENTS)
+    assert shown.stdout.split() == [*("2" for _ in messages), "False"]
+    for line, message in zip(shown.stderr.splitlines(), messages.values(), strict=True):
+        assert message in line
 
 
 def test_help_of_train_describes_every_field(capsys):
@@ -213,10 +208,6 @@ def test_version(capsys):
         ),
         ([*RUN, "--set=epoch=3"], "unknown recipe field 'epoch'; did you mean epochs"),
         (
-            [*RUN, "--set=model=resnet_51"],
-            "unknown model 'resnet_51'; did you mean resnet_50",
-        ),
-        (
             [*RUN, "--data_dir=DIR/no"],
             "data_dir must be an existing folder, got 'DIR/no'",
         ),
@@ -248,14 +239,9 @@ def test_version(capsys):
         (["info", "--environment", "resnet_50"], "`info` needs MODEL or --environment"),
         (["info", "qqqqqq"], "unknown model 'qqqqqq'; see `lambdanet list`"),
         (
-            ["list", "resnet_50", "--format=html"],
-            "unknown format 'html'; accepted: csv, markdown, text",
-        ),
-        (
             ["list", "halonet_h*", "--pretrained"],
             "no model with published weights matches 'halonet_h*'",
         ),
-        (["list", "zzz*"], "no model matches 'zzz*'"),
         (
             ["train", "--epochs=5"],
             "unknown flag of `train` '--epochs'; did you mean --set=epochs=5?",
@@ -265,10 +251,6 @@ def test_version(capsys):
             "unknown flag of `train` '--epochs'; did you mean --set=epochs=VALUE?",
         ),
         (["recipe", "DIR/none.json"], "none.json' does not exist"),
-        (
-            ["convert", "resnet_50", "--out=DIR/x"],
-            "unknown model with published weights 'resnet_50'",
-        ),
         (
             ["convert", "halonet26t", "--checkpoint=DIR/none.pth"],
             "checkpoint must be an existing file",

@@ -160,11 +160,8 @@ def test_leave_out_limit_counts_all_folders():
         bad.leave_out(dogs)
     with refused("2 of 3 files in 'cats' .*; --max_bad_records=3 or more leaves"):
         BadRecords(limit=2).leave_out(cats, dogs)
-
-
-def test_negative_limit_is_rejected():
     with refused("max_bad_records must be an integer from 0, got -1"):
-        BadRecords(-1)
+        BadRecords(limit=-1)
 
 
 def _label_alone(example, key):

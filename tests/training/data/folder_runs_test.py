@@ -178,6 +178,7 @@ def test_weights_of_other_model_are_rejected(trained):
         initial_weights.load_initial_weights(other, trained)
 
 
+@pytest.mark.slow
 def test_class_map_gives_the_order(pictures, trained, tmp_path, capsys):
     """The run keeps it: it goes on, and is evaluated, with the data as they are, as accurate as before."""
     before = evaluate(trained, str(pictures))["top_1"]

@@ -41,35 +41,17 @@ def test_shrinking_averages_pixels():
     np.testing.assert_allclose(got, 100 / 255, atol=0.02)
 
 
-def test_gray_is_repeated_to_channels_of_mean():
-    image = noise(5, 7, 1)
-    color = Preprocessing(8, MEAN, STD, 1.0)(np.repeat(image, 3, axis=-1))
-    np.testing.assert_array_equal(Preprocessing(8, MEAN, STD, 1.0)(image), color)
-
-
-def test_batch_of_unknown_size_equals_single_images():
-    images = noise(2, 9, 13, 3)
-    any_size = tf.TensorSpec([None, None, None, 3], tf.uint8)
-    batch = tf.function(
-        Preprocessing(8, MEAN, STD, 0.9), input_signature=[any_size], autograph=False
-    )
-    assert batch.get_concrete_function().output_shapes.as_list() == [None, 8, 8, 3]
-    singles = [Preprocessing(8, MEAN, STD, 0.9)(image) for image in images]
-    np.testing.assert_allclose(batch(images), singles, atol=1e-6)
-
-
 @pytest.mark.parametrize("shape", [(8, 8, 1), (40, 30, 3)])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_training_without_augmentation_equals_evaluation(shape, interpolation):
-    changes = {
-        "input_size": 16,
-        "crop_fraction": 0.9,
-        "mean": MEAN,
-        "std": STD,
-        "augmentation": "none",
-    }
     recipe = dataclasses.replace(
-        configs.get_recipe("digits"), **changes, interpolation=interpolation
+        configs.get_recipe("digits"),
+        input_size=16,
+        crop_fraction=0.9,
+        mean=MEAN,
+        std=STD,
+        augmentation="none",
+        interpolation=interpolation,
     )
     image, seed = noise(*shape), tf.constant([0, 1], tf.int64)
     got = preprocess.normalize(

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from PIL import Image
+from helpers import refused, write_picture
 
 from lambdanet import cli
-from lambdanet.errors import InputError
 from lambdanet.files import locked
 from lambdanet.training.data import records
 from lambdanet.training.inference.classifier import Classifier
@@ -27,8 +26,7 @@ def pictures(tmp_path_factory):
     """Three pictures in two folders, and a damaged one."""
     root = tmp_path_factory.mktemp("pictures")
     for name, color in COLORS.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        Image.fromarray(np.tile(np.uint8(color), (4, 5, 1))).save(root / name)
+        write_picture(root / name, color)
     (root / "c.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing more")
     return root
 
@@ -41,11 +39,8 @@ def expected(color_teacher, pictures):
 
 
 def _lines(folder, ending):
-    return [
-        line
-        for path in sorted(folder.glob(f"*.{ending}"))
-        for line in path.read_text().splitlines()
-    ]
+    texts = [path.read_text() for path in sorted(folder.glob(f"*.{ending}"))]
+    return "".join(texts).splitlines()
 
 
 def test_json_lines_of_a_folder(color_teacher, pictures, expected, tmp_path, capsys):
@@ -87,26 +82,19 @@ def test_json_lines_of_a_folder(color_teacher, pictures, expected, tmp_path, cap
 def test_records_have_all_probabilities(color_teacher, pictures, expected, tmp_path):
     predict_files(color_teacher, str(pictures), tmp_path, "tfrecord")
     (file,) = tmp_path.glob("*.tfrecord")
-    found = {}
+    names = []
     for text in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
         fields = tf.train.Example.FromString(text).features.feature
-        (name,), (text,) = (
-            fields[key].bytes_list.value
-            for key in ("image/filename", "image/class/text")
-        )
+        (name,) = fields["image/filename"].bytes_list.value
+        (text,) = fields["image/class/text"].bytes_list.value
         (label,) = fields["image/class/label"].int64_list.value
-        found[name.decode()] = (
-            text.decode(),
-            label,
-            list(fields["image/class/probabilities"].float_list.value),
-        )
-    assert list(found) == list(COLORS)
-    for index, (name, (text, label, probabilities)) in enumerate(found.items()):
-        assert (text, label) == (expected[name][0][0], index)
-        assert (
-            probabilities[label] == pytest.approx(expected[name][0][1])
-            and len(probabilities) == 3
-        )
+        probabilities = fields["image/class/probabilities"].float_list.value
+        best, probability = expected[name.decode()][0]
+        assert (text.decode(), label) == (best, len(names))
+        assert probabilities[label] == pytest.approx(probability)
+        assert len(probabilities) == 3
+        names.append(name.decode())
+    assert names == list(COLORS)
 
 
 def _records_of(pictures, root):
@@ -172,52 +160,43 @@ def test_inputs(color_teacher, pictures, tmp_path, kind, names):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("none/*.png", r"data must be a pattern that matches files, got 'none/\*.png'"),
+        (["none/*.png"], r"be a pattern that matches files, got 'none/\*.png'"),
+        (["DIR", "DIR/no*.png"], r"be a pattern that matches files, got .*no\*.png"),
         (
-            "none/a.png",
+            ["none/a.png"],
             "data must be a folder of pictures or TFRecords, a table, .*, got 'none/a.png'",
         ),
-        ("none.csv", "data must be an existing .csv or .parquet file, got 'none.csv'"),
         (
-            "digts",
+            ["none.csv"],
+            "data must be an existing .csv or .parquet file, got 'none.csv'",
+        ),
+        (
+            ["digts"],
             "there is no file or folder 'digts', and it is an unknown dataset 'digts'",
         ),
     ],
 )
-def test_wrong_data_is_one_line(color_teacher, tmp_path, data, message):
-    with pytest.raises(InputError, match=message) as caught:
+def test_wrong_data_is_one_line(color_teacher, pictures, tmp_path, data, message):
+    data = [item.replace("DIR", str(pictures)) for item in data]
+    with refused(message):
         predict_files(color_teacher, data, tmp_path / "out", "csv")
-    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
-
-
-def test_pattern_without_pictures_beside_others_is_rejected(
-    color_teacher, pictures, tmp_path
-):
-    with pytest.raises(
-        InputError, match=r"data must be a pattern that matches files, got .*no\*.png"
-    ):
-        predict_files(
-            color_teacher,
-            [str(pictures), f"{pictures}/no*.png"],
-            tmp_path / "out",
-            "csv",
-        )
+    assert not (tmp_path / "out").exists()
 
 
 def test_output_within_data_is_rejected(color_teacher, pictures):
-    with pytest.raises(InputError, match="out must be a folder outside of the data in"):
+    with refused("out must be a folder outside of the data in"):
         predict_files(color_teacher, str(pictures), pictures / "a" / "out", "csv")
     assert not (pictures / "a" / "out").exists()
 
 
-def test_unreadable_names_and_pipes_alone_are_one_line(color_teacher, tmp_path, capsys):
+def test_unreadable_names_and_pipes_alone_are_one_line(color_teacher, tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     (data / "a\n.png").touch()
     with open(os.fsencode(data) + b"/\xff.png", "wb"):
         pass
     os.mkfifo(data / "pipe.png")
-    with pytest.raises(InputError, match="^none of 3 pictures can be read$"):
+    with refused("^none of 3 pictures can be read$"):
         predict_files(color_teacher, f"{data}/*", out, "csv")
     assert not (out / "manifest.json").exists() and not (out / ".lock").exists()
 
@@ -241,10 +220,7 @@ def test_interrupt_within_beam_ends_the_command(
 
 
 def test_second_run_in_a_folder_is_rejected(color_teacher, pictures, tmp_path):
-    with (
-        locked(tmp_path),
-        pytest.raises(InputError, match="^out .* is in use by process"),
-    ):
+    with locked(tmp_path), refused("^out .* is in use by process"):
         predict_files(color_teacher, str(pictures), tmp_path, "csv")
 
 
@@ -255,11 +231,6 @@ def test_second_run_in_a_folder_is_rejected(color_teacher, pictures, tmp_path):
             "predict",
             ["--split=train"],
             "unknown flag of `predict` '--split'; did you mean --top or --out or --help or --saved_model?",
-        ),
-        (
-            "predict-many",
-            [],
-            "`predict-many` needs --out; see `lambdanet predict-many --help`",
         ),
         ("predict-many", ["--out=a.csv"], "out must be a folder, got 'a.csv'"),
         (
