@@ -142,6 +142,13 @@ def check_count(name: str, value: Any) -> int:
     return check_counts(**{name: value})[0]
 
 
+def check_flags(**flags: Any) -> None:
+    """Checks that all arguments are True or False; 1 and 0, and NumPy's booleans, are equal to these."""
+    for name, value in flags.items():
+        if value not in (True, False):
+            raise invalid(name, "True or False", value)
+
+
 def check_natural(name: str, value: Any) -> int:
     """Checks that one argument is zero or a positive integer, and returns it as `int`."""
     if not is_integer(value) or value < 0:

@@ -192,7 +192,7 @@ def static_sizes(shape: tf.TensorShape, has_batch: bool = True) -> list[Any]:
 def as_constant(compute: Callable[..., tf.Tensor], *args: Any) -> Any:
     """Returns the value of `compute(*args)` as a NumPy array, also while a function is traced."""
     with tf.init_scope(), tf.device("CPU"):
-        return compute(*args).numpy()
+        return np.asarray(compute(*args))
 
 
 def constant_of(variable: tf.Variable) -> Any:

@@ -68,6 +68,11 @@ def own_initializer(initializer: Any) -> Any:
     )
 
 
+def check_optional_count(name: str, value: Any) -> int | None:
+    """Checks that an argument is None or a positive integer, and returns it as `int`."""
+    return None if value is None else check_count(name, value)
+
+
 def check_per_axis(name: str, value: Any, check: Callable[[str, Any], Any]) -> Any:
     """Checks an argument that is one value for all spatial axes, or a sequence of one for each.
 
@@ -143,7 +148,7 @@ def relative_arguments(
     check_known(
         "implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS)
     )
-    map_size = check_per_axis("map_size", map_size, _check_count_or_none)
+    map_size = check_per_axis("map_size", map_size, check_optional_count)
     return {
         "scope": scope,
         "dilation": dilation,
@@ -156,10 +161,6 @@ def relative_arguments(
 
 def _check_scope_or_none(name: str, value: Any) -> int | None:
     return None if value is None else check_scope(value, name)
-
-
-def _check_count_or_none(name: str, value: Any) -> int | None:
-    return None if value is None else check_count(name, value)
 
 
 def checked_shape(shape: Sequence[int | None], what: str) -> K.Shape:

@@ -9,9 +9,14 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
-from lambdanet.backend.tensors import Size, at_least_float32, sizes
+from lambdanet.backend.tensors import Size, at_least_float32, per_axis, sizes
 from lambdanet.errors import check_count, check_known, invalid
-from lambdanet.layers.argument_checks import OF_ZOO, check_divisible
+from lambdanet.layers.argument_checks import (
+    OF_ZOO,
+    check_divisible,
+    check_optional_count,
+    check_per_axis,
+)
 from lambdanet.layers.layer import TableLayer, build_projection
 from lambdanet.ops import attention, kernels
 from lambdanet.ops.local_attention import LocalGeometry, chosen_axis
@@ -35,8 +40,8 @@ class Attention(TableLayer):
     ):
         super().__init__(**kwargs)
         self.num_heads = check_count("num_heads", num_heads)
-        self.filters = None if filters is None else check_count("filters", filters)
-        self.key_dim = None if key_dim is None else check_count("key_dim", key_dim)
+        self.filters = check_optional_count("filters", filters)
+        self.key_dim = check_optional_count("key_dim", key_dim)
         if self.filters is not None:
             check_divisible(self.filters, self.num_heads)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -160,14 +165,8 @@ class _MapAttention(Attention):
     ):
         super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
         if map_size is not None:
-            map_size = (
-                tuple(map_size)
-                if isinstance(map_size, Sequence)
-                else (map_size, map_size)
-            )
-            if len(map_size) != 2:
-                raise invalid("map_size", "an integer or (height, width)", map_size)
-            map_size = tuple(check_count("map_size", size) for size in map_size)
+            sides = check_per_axis("map_size", map_size, check_count)
+            map_size = per_axis(sides, 2, "map_size")
         self.map_size = map_size
 
     def _build(self, input_shape: K.Shape) -> None:

@@ -8,7 +8,7 @@ from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.backend.device import num_devices
 from lambdanet.backend.tensors import at_least_float32, sizes
-from lambdanet.errors import invalid
+from lambdanet.errors import check_flags, invalid
 from lambdanet.layers.layer import Layer, build_sublayer
 from lambdanet.ops import kernels
 from lambdanet.ops.position_term import devices_of
@@ -44,6 +44,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     """
 
     def __init__(self, *args: Any, synchronized: bool = False, **kwargs: Any):
+        check_flags(synchronized=synchronized)
         # Keras rejects it on JAX
         options = {} if K.ENGINE == "jax" else {"synchronized": synchronized}
         super().__init__(*args, **options, **kwargs)

@@ -43,7 +43,7 @@ class SqueezeExcite(Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if not 0 < ratio <= 1:
+        if not isinstance(ratio, int | float) or not 0 < ratio <= 1:
             raise invalid("ratio", "in (0, 1]", ratio)
         self.ratio = ratio
         self.multiple_of = check_count("multiple_of", multiple_of)

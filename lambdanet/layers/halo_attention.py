@@ -10,9 +10,10 @@ from lambdanet.errors import (
     InputError,
     check_count,
     check_counts,
+    check_flags,
     check_known,
+    check_natural,
     invalid,
-    is_integer,
 )
 from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.attention import Attention
@@ -168,18 +169,17 @@ class HaloAttention(_BlockAttention):
                 "with compact_offsets, strides must divide block_size, "
                 f"got strides={strides} and block_size={block_size}"
             )
+        check_flags(mask_padding=mask_padding, compact_offsets=compact_offsets)
         check_known("positions", positions, TABLE_COMBINATIONS)
         if key_dim is not None and positions == "concatenated":
             _check_even(key_dim)
-        if not is_integer(halo_size) or halo_size < 0:
-            raise invalid("halo_size", "an integer of at least 0", halo_size)
         if not isinstance(value_ratio, int | float) or not value_ratio > 0:
             raise invalid("value_ratio", "a positive number", value_ratio)
         self.value_ratio = value_ratio
         if self.filters is not None:
             self._output_filters(self.filters)
         self.block_size = block_size
-        self.halo_size = int(halo_size)
+        self.halo_size = check_natural("halo_size", halo_size)
         self.mask_padding = mask_padding
         self.strides = strides
         self.positions = positions

@@ -17,6 +17,7 @@ from lambdanet.errors import (
     InputError,
     check_count,
     check_counts,
+    check_flags,
     invalid,
 )
 from lambdanet.layers.argument_checks import (
@@ -24,6 +25,7 @@ from lambdanet.layers.argument_checks import (
     check_causal,
     check_divisible,
     check_mask,
+    check_optional_count,
     check_padding_mask,
     check_per_axis,
     checked_shape,
@@ -191,9 +193,16 @@ class LambdaLayer(CausalLayer):
         )
         self.strides = check_per_axis("strides", strides, check_count)
         self.pool_size = check_per_axis("pool_size", pool_size, check_count)
-        self.filters = None if filters is None else check_count("filters", filters)
+        self.filters = check_optional_count("filters", filters)
         if self.filters is not None:
             check_divisible(self.filters, self.num_heads)
+        check_flags(
+            content=content,
+            use_batch_norm=use_batch_norm,
+            multi_head=multi_head,
+            position_bias=position_bias,
+            use_bias=use_bias,
+        )
         if key_normalization not in content_lambdas.KEY_NORMALIZATIONS:
             raise invalid(
                 "key_normalization",

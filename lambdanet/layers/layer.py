@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import compat, keras, tensors
-from lambdanet.errors import InputError, invalid
+from lambdanet.errors import InputError, check_flags, invalid
 from lambdanet.ops import kernels
 
 # Arguments of Keras's layers.
@@ -90,6 +90,7 @@ class TableLayer(Layer):
 
     def __init__(self, constant_tables: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
+        check_flags(constant_tables=constant_tables)
         self.constant_tables = constant_tables
 
     def _read(self, table: K.Variable, dtype: K.DType) -> Any:

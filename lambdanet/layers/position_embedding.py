@@ -7,8 +7,18 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras, tensors
-from lambdanet.errors import InputError, check_count, check_counts, invalid
-from lambdanet.layers.argument_checks import OF_ZOO, own_initializer, relative_arguments
+from lambdanet.errors import (
+    InputError,
+    check_counts,
+    check_flags,
+    invalid,
+)
+from lambdanet.layers.argument_checks import (
+    OF_ZOO,
+    check_optional_count,
+    own_initializer,
+    relative_arguments,
+)
 from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import (
     content_lambdas,
@@ -227,6 +237,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
+        check_flags(use_bias=use_bias)
         checked = relative_arguments(
             scope, dilation, map_size, resize, use_bias, implementation
         )
@@ -392,8 +403,8 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
-        self.num_queries: Any = num_queries
-        self.num_context: Any = num_context
+        self.num_queries: Any = check_optional_count("num_queries", num_queries)
+        self.num_context: Any = check_optional_count("num_context", num_context)
 
     def _create_table(
         self, query_size: Sequence[int | None], context_size: Sequence[int | None]
@@ -449,16 +460,16 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
 
 def _count(name: str, count: Any, size: Sequence[int | None]) -> int:
     """Returns the number of positions of a table: the argument or, by default, that of the first map."""
-    if count is None:
-        if None in size:
-            raise invalid(
-                "the map of unstructured positions",
-                "of known size",
-                tuple(size),
-                f"or set {name}",
-            )
-        count = tensors.product(size)
-    return check_count(name, count)
+    if count is not None:
+        return count
+    if None in size:
+        raise invalid(
+            "the map of unstructured positions",
+            "of known size",
+            tuple(size),
+            f"or set {name}",
+        )
+    return tensors.product(size)
 
 
 @tensors.constant_folding

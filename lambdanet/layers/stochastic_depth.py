@@ -5,7 +5,8 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
-from lambdanet.errors import invalid
+from lambdanet.errors import check_natural
+from lambdanet.layers.argument_checks import check_rates
 from lambdanet.layers.layer import Layer
 
 
@@ -17,7 +18,7 @@ class StochasticDepth(Layer):
 
     Args:
       rate: the probability that an example's branch is dropped, in [0, 1).
-      seed: seed of the random numbers; default: the seed of `keras.utils.set_random_seed`.
+      seed: seed of the random numbers, not negative; default: the seed of `keras.utils.set_random_seed`.
 
     Call arguments:
 
@@ -26,15 +27,14 @@ class StochasticDepth(Layer):
       the model trains.
 
     Raises:
-      InputError: for a rate outside [0, 1).
+      InputError: for a rate outside [0, 1), or another seed.
     """
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        if not 0 <= rate < 1:
-            raise invalid("rate", "in [0, 1)", rate)
+        check_rates(rate=rate)
         self.rate = rate
-        self.seed = None if seed is None else int(seed)
+        self.seed = None if seed is None else check_natural("seed", seed)
         self._dropout = keras.layers.Dropout(
             rate, seed=self.seed, dtype=self.dtype_policy
         )

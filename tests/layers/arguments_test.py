@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong values of every argument of every layer are refused on one line with the argument and the value."""
+
+import inspect
+
+import pytest
+
+import lambdanet
+from lambdanet.errors import InputError
+from lambdanet.layers.layer import Layer
+
+LAYERS = {
+    name: layer
+    for name in lambdanet.__all__
+    if inspect.isclass(layer := getattr(lambdanet, name)) and issubclass(layer, Layer)
+}
+NAN = float("nan")
+COUNT = (0, -1, 2.5, NAN, "3", True, None)
+NATURAL = (-1, 2.5, NAN, "3", True, None)
+ODD = (0, -3, 4, 2.5, NAN, "3", True)
+SHARE = (-0.1, 1.5, NAN, "0.5", None)
+FLAG = ("no", 2, NAN, None)
+NAME = ("nonsense", 1, NAN, True)
+# Values that an argument may not have; None may be the default of any.
+WRONG = {
+    **dict.fromkeys(("block_size", "filters", "intra_depth", "key_dim"), COUNT),
+    **dict.fromkeys(
+        ("multiple_of", "num_context", "num_heads", "num_lambdas", "num_queries"), COUNT
+    ),
+    **dict.fromkeys(("dilation", "map_size", "pool_size", "strides"), COUNT),
+    **dict.fromkeys(("halo_size", "seed"), NATURAL),
+    **dict.fromkeys(("kernel_size", "scope", "slice_scope"), ODD),
+    **dict.fromkeys(("compact_offsets", "constant_tables", "content"), FLAG),
+    **dict.fromkeys(("mask_padding", "multi_head", "position_bias"), FLAG),
+    **dict.fromkeys(("synchronized", "use_batch_norm", "use_bias"), FLAG),
+    **dict.fromkeys(("feature_map", "implementation", "positions", "resize"), NAME),
+    **dict.fromkeys(("key_normalization", "position", "query_normalization"), NAME),
+    "causal": ("tome", -1, 0, 4, 1.5, NAN, None),
+    "embeddings_initializer": (
+        "nrmal",
+        0.1,
+        {"class_name": "Zeros", "config": {"x": 1}},
+    ),
+    "rate": (*SHARE, 1),
+    "ratio": (*SHARE, 0),
+    "value_ratio": (0, -1, NAN, "1", None),
+}
+# Keras checks these, with messages of its own.
+OF_KERAS = {"batch_norm", "kernel_regularizer"}
+REQUIRED = {lambdanet.StochasticDepth: {"rate": 0.5}}
+
+
+def arguments_of(layer):
+    """The arguments of a layer and of its base classes here, and their defaults."""
+    defaults = {}
+    for base in layer.__mro__:
+        if issubclass(base, Layer) and "__init__" in vars(base):
+            for name, parameter in inspect.signature(base).parameters.items():
+                if parameter.kind not in (
+                    parameter.VAR_POSITIONAL,
+                    parameter.VAR_KEYWORD,
+                ):
+                    defaults.setdefault(name, parameter.default)
+    return defaults
+
+
+@pytest.mark.parametrize(
+    ("layer", "argument"),
+    [
+        (layer, argument)
+        for layer, cls in LAYERS.items()
+        for argument in arguments_of(cls)
+        if argument not in OF_KERAS
+    ],
+)
+def test_wrong_values_are_refused(layer, argument):
+    layer = LAYERS[layer]
+    default = arguments_of(layer)[argument]
+    for value in WRONG[argument]:
+        if value is None and default is None:
+            continue
+        with pytest.raises(InputError) as error:
+            layer(**{**REQUIRED.get(layer, {}), argument: value})
+        message = str(error.value)
+        assert argument in message.replace(" ", "_")
+        assert repr(value) in message
+        assert "\n" not in message
