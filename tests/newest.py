@@ -57,10 +57,10 @@ def test_models_weights_and_pictures(tmp_path):
     run_program("use_without_tensorflow.py", tmp_path)
 
 
-def test_every_network_predicts():
-    for name in run_on_engine.NETWORKS_ON["jax"]:
-        found = run_on_engine.network_arrays(name)
-        assert np.isfinite(found["logits"]).all() and np.ptp(found["logits"]) > 0, name
+def test_network_predicts():
+    logits = run_on_engine.arrays(run_on_engine.NETWORKS[0])["logits"]
+    assert np.isfinite(logits).all()
+    assert np.ptp(logits) > 0
 
 
 # Of Keras, for labels of NumPy.

@@ -1,48 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Implied attention maps: A V is the layer's output, and A is what the paper's equations make of it."""
 
-import json
-import os
 import subprocess
 
 import causal_cases
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import ENGINES, program
+from helpers import program, refused
 from naive_layers import images, randomize
-from programs import explain_on_engine
 
 import lambdanet
-from lambdanet.errors import InputError
 from lambdanet.explain import implied_attention, position_pictures
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.ops import reference
 
 TOLERANCE = 1e-5
-
-
-@pytest.mark.parametrize("name", explain_on_engine.CASES)
-def test_maps_times_values_equal_the_outputs(name):
-    assert explain_on_engine.error_of(name) < TOLERANCE
-
-
-@pytest.mark.engines
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["jax", "torch"])
-def test_maps_and_gradients_on_other_engines(engine):
-    found = {}
-    for name in (engine, "tensorflow"):
-        options = program("explain_on_engine.py")
-        options["env"] = {**os.environ, **ENGINES[name]}
-        done = subprocess.run(**options, capture_output=True, check=True)
-        found[name] = json.loads(done.stdout.splitlines()[-1])
-    here, other = found.values()
-    assert here["errors"].keys() == explain_on_engine.CASES.keys()
-    assert max(here["errors"].values()) < TOLERANCE
-    for name in ("totals", "evidence"):
-        np.testing.assert_allclose(here[name], other[name], rtol=1e-3, atol=1e-4)
-    assert here["maps"] == pytest.approx(other["maps"], rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", causal_cases.CASES)
@@ -163,7 +136,6 @@ IMAGE = images(1, 4, 4, 8).astype(np.float32)
         (lambdanet.SliceLambdaLayer, {}, "SliceLambdaLayer .* has no map"),
         (LambdaLayer, {"queries": [16]}, "outputs from 0 to 15, .* got 16"),
         (LambdaLayer, {"queries": [(0, 4)]}, r"coordinates below \(4, 4\), got \(0, 4"),
-        (LambdaLayer, {"queries": [-1]}, "outputs from 0 to 15"),
         (LambdaLayer, {"queries": []}, "outputs from 0 to 15"),
         (LambdaLayer, {"queries": 3}, "outputs from 0 to 15"),
         (LambdaLayer, {"mask": np.ones([4, 4])}, r"mask must be of the shape"),
@@ -175,11 +147,11 @@ IMAGE = images(1, 4, 4, 8).astype(np.float32)
     ],
 )
 def test_a_wrong_argument_is_one_line(make, call, message):
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         implied_attention(make(), IMAGE, **call)
-    assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_queries_asked_for():
     """All maps of 64 x 64 positions take 268 MB for each part, and their embeddings 1,074 MB."""
     done = subprocess.run(**program("peak_of_maps.py"), capture_output=True, check=True)

@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps, Grad-CAM and integrated gradients of networks, compared with closed forms and with the networks."""
+"""Maps, Grad-CAM and integrated gradients of networks, compared with closed forms and with the networks.
+
+On the backend of this process.
+"""
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from helpers import images, randomize_normalizations
+from helpers import randomize_normalizations, refused
+from programs.run_on_engine import images
 from small_models import small_model
 
 import lambdanet
-from lambdanet.errors import InputError
+from lambdanet.backend import ENGINE
 from lambdanet.explain import grad_cam, implied_attentions, integrated_gradients
+
+SMALL = images(2, 16, 16, 3)
+
+
+def numpy(x):
+    return keras.ops.convert_to_numpy(x)
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +39,11 @@ def test_maps_of_a_model_give_the_outputs_of_its_layers(tiny):
     assert [*found] == names
     outputs = keras.Model(tiny.input, [tiny.get_layer(name).output for name in names])
     for expected, maps in zip(outputs(x), found.values(), strict=True):
-        flat = tf.reshape(expected, [2, -1, expected.shape[-1]])
-        np.testing.assert_allclose(maps.outputs(), flat, rtol=1e-4, atol=1e-4)
+        flat = numpy(expected).reshape([2, -1, expected.shape[-1]])
+        np.testing.assert_allclose(numpy(maps.outputs()), flat, rtol=1e-4, atol=1e-4)
     some = implied_attentions(tiny, x, names[-1:], {names[-1]: [0]})
-    np.testing.assert_allclose(
-        some[names[-1]].total, found[names[-1]].total[:, :, :1], atol=1e-5
-    )
+    total = numpy(found[names[-1]].total)
+    np.testing.assert_allclose(numpy(some[names[-1]].total), total[:, :, :1], atol=1e-5)
 
 
 def test_maps_of_a_layer_that_is_called_twice_with_a_mask():
@@ -45,13 +53,13 @@ def test_maps_of_a_layer_that_is_called_twice_with_a_mask():
     x = layer(inputs, mask=mask)
     model = keras.Model([inputs, mask], layer(x, context=inputs))
     x = images(2, 6, 8)
-    pairs = tf.constant(np.tril(np.ones([2, 6, 6], bool)))
+    pairs = np.tril(np.ones([2, 6, 6], bool))
     found = implied_attentions(model, [x, pairs])
     assert [*found] == ["shared", "shared_2"]
     np.testing.assert_allclose(
-        found["shared_2"].outputs(), model([x, pairs]), atol=1e-5
+        numpy(found["shared_2"].outputs()), numpy(model([x, pairs])), atol=1e-5
     )
-    assert not np.triu(found["shared"].total, 1).any()
+    assert not np.triu(numpy(found["shared"].total), 1).any()
 
 
 def pooled_classifier():
@@ -63,16 +71,22 @@ def pooled_classifier():
 
 def test_grad_cam_of_a_pooled_map_has_the_weights_of_the_classifier():
     model, maps = pooled_classifier()
+    with refused("has no layer with a map"):
+        implied_attentions(model, SMALL)
+    with refused("model must be"):
+        grad_cam(maps, SMALL)
     x = images(2, 8, 6, 3)
-    values = keras.Model(model.input, maps)(x)
-    kernel = model.layers[-1].kernel
+    values = numpy(keras.Model(model.input, maps)(x))
+    kernel = numpy(model.layers[-1].kernel)
     for classes in ([1, 3], None):
-        chosen = np.argmax(model(x), -1) if classes is None else classes
-        weights = tf.gather(kernel, chosen, axis=1) / 12  # [5, b]
-        expected = tf.nn.relu(tf.einsum("bhwc,cb->bhw", values, weights))
-        np.testing.assert_allclose(grad_cam(model, x, classes), expected, atol=1e-6)
+        chosen = numpy(model(x)).argmax(-1) if classes is None else classes
+        weights = kernel[:, chosen] / 12  # [5, b]
+        expected = np.maximum(np.einsum("bhwc,cb->bhw", values, weights), 0)
+        found = numpy(grad_cam(model, x, classes))
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.skipif(ENGINE != "tensorflow", reason="depends on names of layers alone")
 @pytest.mark.parametrize(
     "name",
     [
@@ -94,51 +108,37 @@ def test_integrated_gradients_of_a_linear_model_are_its_terms():
     )
     x = images(2, 4, 4, 3)
     baseline = np.full([4, 4, 3], 0.5, np.float32)
-    kernel = tf.reshape(model.layers[-1].kernel[:, 1], [4, 4, 3])
+    kernel = numpy(model.layers[-1].kernel)[:, 1].reshape([4, 4, 3])
     found = integrated_gradients(model, x, 1, baseline, steps=1)
-    np.testing.assert_allclose(found, (x - baseline) * kernel, atol=1e-6)
+    np.testing.assert_allclose(numpy(found), (x - baseline) * kernel, atol=1e-6)
 
 
 @pytest.mark.parametrize("classes", [None, [1, 0]])
 def test_integrated_gradients_add_up_to_the_difference_of_logits(tiny, classes):
     x = images(2, 16, 16, 3)
-    chosen = tf.argmax(tiny(x), -1) if classes is None else classes
-    logits = tiny(x) - tiny(tf.zeros_like(x))
-    expected = tf.gather(logits, chosen, axis=1, batch_dims=1)
-    total = tf.reduce_sum(integrated_gradients(tiny, x, classes, steps=16), [1, 2, 3])
+    logits = numpy(tiny(x))
+    chosen = logits.argmax(-1) if classes is None else classes
+    expected = (logits - numpy(tiny(np.zeros_like(x))))[[0, 1], chosen]
+    found = numpy(integrated_gradients(tiny, x, classes, steps=16))
+    total = found.sum((1, 2, 3))
     np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-4)
-
-
-SMALL = images(2, 16, 16, 3)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda model: implied_attentions(model, SMALL, ["c9"]), "unknown layer with"),
-        (
-            lambda _: implied_attentions(pooled_classifier()[0], SMALL),
-            "has no layer with a map",
-        ),
         (lambda _: implied_attentions(None, SMALL), "model must be a functional model"),
-        (
-            lambda model: grad_cam(model, SMALL, 4),
-            "classes must be a class from 0 to 3",
-        ),
+        (lambda model: grad_cam(model, SMALL, 4), "must be a class from 0 to 3"),
         (lambda model: grad_cam(model, SMALL, [0]), "or 2, one for each image"),
         (lambda model: grad_cam(model, SMALL, level=7), "level must be one of"),
-        (lambda _: grad_cam(pooled_classifier()[1], SMALL), "model must be"),
         (
             lambda model: integrated_gradients(model, SMALL, baseline=np.ones(3)),
             r"baseline must be of the shape \(16, 16, 3\)",
         ),
-        (
-            lambda model: integrated_gradients(model, SMALL, steps=0),
-            "steps must be a positive integer",
-        ),
+        (lambda model: integrated_gradients(model, SMALL, steps=0), "steps must be a"),
     ],
 )
 def test_a_wrong_argument_is_one_line(tiny, call, message):
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         call(tiny)
-    assert "\n" not in str(error.value)

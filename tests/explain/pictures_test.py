@@ -21,6 +21,8 @@ from lambdanet.errors import InputError
 from lambdanet.explain.trained import load_exported_network
 from lambdanet.training.serving.export import export_saved_model, export_weights
 
+# Of values in 127 steps of a scale: half a step, and the difference of two computations in float32.
+HALF_STEP = 0.5 / 127 + 1e-5
 LAYERS = [
     "c3_block2_spatial",
     "c4_block1_spatial",
@@ -96,14 +98,14 @@ def test_page_has_the_maps_of_the_last_layers(folder, explained):
             steps = np.frombuffer(values, np.int8).reshape(shape) / 127
             scales = np.frombuffer(scales, "<f4").reshape([layer["heads"], -1, 1])
             np.testing.assert_allclose(
-                steps * scales, a[0], atol=scales.max() / 254 + 1e-6
+                steps * scales, a[0], atol=scales.max() * HALF_STEP
             )
         offsets = layer["offsets"]
         table = explain.position_pictures(trained.model.get_layer(layer["name"]))
         assert (offsets["keys"], offsets["height"], offsets["width"]) == table.shape
         steps = np.frombuffer(base64.b64decode(offsets["values"]), np.int8) / 127
         found = (offsets["scale"] * steps).reshape(table.shape)
-        np.testing.assert_allclose(found, table, atol=offsets["scale"] / 254 + 1e-6)
+        np.testing.assert_allclose(found, table, atol=offsets["scale"] * HALF_STEP)
     text = (explained / files[0]).read_text(encoding="utf-8")
     assert "<title>a &lt;b&gt; &amp; &#x27;c&#x27;.png</title>" in text
     assert "signed, not normalized" in text
@@ -146,17 +148,12 @@ def test_a_network_without_maps_has_grad_cam_alone(folder, tmp_path):
     ("words", "message"),
     [
         (["DIR/noise.png"], "needs one of --saved_model, --model_dir and --model"),
-        (
-            ["--saved_model=DIR/saved", "--model=resnet_50", "DIR/noise.png"],
-            "needs one of",
-        ),
         (["--saved_model=DIR/saved", "DIR/noise.png", "DIR/text.png"], "text.png"),
         (["--saved_model=DIR/saved", "DIR/none.png"], "an existing file"),
         (
             ["--saved_model=DIR/saved", "--layers=c5_act", "DIR/noise.png"],
             "unknown layer with a map in 'lambda_resnet_tiny' 'c5_act'",
         ),
-        (["--saved_model=DIR/none", "DIR/noise.png"], "it does not exist"),
         (["--saved_model=DIR", "DIR/noise.png"], "it holds no SavedModel"),
         (["--saved_model=DIR/old", "DIR/noise.png"], "export it again"),
         (["--saved_model=DIR/damaged", "DIR/noise.png"], "cannot be loaded"),

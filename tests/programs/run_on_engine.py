@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes layers and models on the backend of this process: run_on_engine.py ARRAYS.npz
+"""Computes layers and models on the backend of this process; as a program, it records samples of the arrays.
 
-With one more argument, SAMPLES.npz, it also writes samples of the arrays. So `tests/backend/tf_keras.npz` was
-written at the last commit that ran on tf_keras, with LAMBDANET_KERAS=tf_keras.
+`tests/backend/engines.npz` was written by `run_on_engine.py SAMPLES.npz` on TensorFlow. It agreed, to the
+tolerance of the test, with what tf_keras computed at the tag `last-with-both-kerases`, whose normalizations,
+dense layers and convolutions are an implementation of their own.
 """
 
 import contextlib
@@ -99,11 +100,6 @@ CASES = {
     ),
     "max_pool": (partial(lambdanet.CenteredMaxPooling2D, 3, 2), (2, 9, 6, 8), {}),
 }
-# Cases that are newer than the tag `last-with-both-kerases`.
-NEWER = (
-    *("LambdaLayer_axes", "causal", "padding", "examples", "video", "spectrogram"),
-    *("stacks", "unet"),
-)
 NAME = "lambda_resnet_tiny"
 OPTIONS = {"num_classes": 4, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}
 LABELS = np.arange(8) % 4
@@ -117,42 +113,39 @@ NETWORKS = (
     "resnet_50_axial_attention",
     "lambda_resnet_50",
 )
-NETWORKS_ON = {"jax": NETWORKS[:1], "torch": NETWORKS, "tensorflow": NETWORKS}
-
-
-def parts(engine: str) -> list[str]:
-    """Returns the names before the slash in the names of an engine's arrays."""
-    return [*CASES, "model", *NETWORKS_ON[engine]]
+PARTS = (*CASES, "initial", "model", *NETWORKS)
 
 
 def write_weights(folder: Path) -> None:
     """Writes weights of a small model that depend on their names alone, in our format and Keras's."""
     model = small_model()
-    variables = weight_files.weights_by_name(model)
-    values = {
-        name: random_value(name, variable.shape, 0.1)
-        for name, variable in variables.items()
-    }
-    weight_files.assign_weights(model, values, NAME)
+    assign_values(model, NAME, 0.1)
     weight_files.save(model, folder / "weights.safetensors")
     model.save_weights(folder / "small.weights.h5")
 
 
-def arrays(folder: Path, networks: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns all arrays; `folder` is that of `write_weights`."""
-    with constant_initializers():
-        found = {
-            name: layer_arrays(make(), images(*shape), arguments)
-            for name, (make, shape, arguments) in CASES.items()
-        }
-        found |= {"model": model_arrays(folder)} | {
-            name: network_arrays(name) for name in networks
-        }
-    return {
-        f"{name}/{key}": array
-        for name, part in found.items()
-        for key, array in part.items()
+def assign_values(model, name: str, scale: float) -> None:
+    """Gives the weights of a model of the zoo values that depend on their names alone."""
+    variables = weight_files.weights_by_name(model)
+    values = {
+        path: random_value(path, variable.shape, scale)
+        for path, variable in variables.items()
     }
+    weight_files.assign_weights(model, values, name)
+
+
+def arrays(part: str) -> dict[str, np.ndarray]:
+    """Returns the arrays of one of `PARTS`, whatever was computed before."""
+    keras.backend.clear_session()  # values depend on names, and these on counters
+    if part == "initial":
+        return initial_weights()
+    with constant_initializers():
+        if part == "model":
+            return model_arrays()
+        if part in NETWORKS:
+            return network_arrays(part)
+        make, shape, arguments = CASES[part]
+        return layer_arrays(make(), images(*shape), arguments)
 
 
 @contextlib.contextmanager
@@ -182,7 +175,7 @@ def initial_weights() -> dict[str, np.ndarray]:
     for layer in layers.values():
         layer.build(IMAGES)
     return {
-        f"initial/{name}/{number}": value
+        f"{name}/{number}": value
         for name, layer in found.items()
         for number, value in enumerate(layer.get_weights())
     }
@@ -322,12 +315,7 @@ def network_arrays(name: str) -> dict[str, np.ndarray]:
             {name: random_value(name, shape, 0.05) for name, shape in shapes.items()},
         )
     else:
-        variables = weight_files.weights_by_name(model)
-        values = {
-            name: random_value(name, variable.shape, 0.05)
-            for name, variable in variables.items()
-        }
-        weight_files.assign_weights(model, values, name)
+        assign_values(model, name, 0.05)
     model.run_eagerly = K.ENGINE != "jax"  # which compiles each operation
     logits = model.predict(images(1, 33, 41, 3), verbose=0)
     with only_few_blocks(name):
@@ -335,8 +323,14 @@ def network_arrays(name: str) -> dict[str, np.ndarray]:
     return {"logits": logits, "size": np.array([info.params, info.flops])}
 
 
-def model_arrays(folder: Path) -> dict[str, np.ndarray]:
+def model_arrays() -> dict[str, np.ndarray]:
     """Returns the logits, features, and the weights after three steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_weights(Path(folder))
+        return arrays_of_weights(Path(folder))
+
+
+def arrays_of_weights(folder: Path) -> dict[str, np.ndarray]:
     x, weights = images(8, 16, 16, 3), folder / "weights.safetensors"
     model = small_model(weights=weights)
     # Else JAX also compiles each operation.
@@ -345,8 +339,6 @@ def model_arrays(folder: Path) -> dict[str, np.ndarray]:
         "logits": model.predict(x, verbose=0),
         "logits of another size": model.predict(x[:, :12], verbose=0),
     }
-    # Keras imports it to write a config
-    assert K.ENGINE == "tensorflow" or "tensorflow" not in sys.modules
     loaded = small_model()
     loaded.load_weights(folder / "small.weights.h5")
     for ours, keras_own in zip(model.get_weights(), loaded.get_weights(), strict=True):
@@ -441,14 +433,11 @@ def check_fit() -> None:
 
 
 def main() -> None:
-    path, *recorded = sys.argv[1:]
-    with tempfile.TemporaryDirectory() as folder:
-        write_weights(Path(folder))
-        found = arrays(Path(folder), NETWORKS_ON[K.ENGINE])
-    np.savez(path, **found, **initial_weights())
-    if recorded:
-        save(recorded[0], {name: samples(array) for name, array in found.items()})
-    check_fit()
+    found = {}
+    for part in PARTS:
+        for name, array in arrays(part).items():
+            found[f"{part}/{name}"] = samples(array)
+    save(sys.argv[1], found)
 
 
 if __name__ == "__main__":
