@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the layer benchmark: cases, turns, failing processes, memory, tables and plots."""
 
+import contextlib
 import csv
 import io
-import os
 import subprocess
 import sys
 from itertools import product
@@ -13,12 +13,11 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import ENGINES, program
+from helpers import program, refused
 from PIL import Image
-from programs import benchmark_outputs
 
 from benchmarks import layers, models
-from benchmarks.turns import comparison, contenders, memory, report
+from benchmarks.turns import comparison, memory, report
 from benchmarks.turns.cases import PEER_PACKAGES, Case, cases
 from benchmarks.turns.contender_process import (
     ContenderFailed,
@@ -26,7 +25,6 @@ from benchmarks.turns.contender_process import (
 )
 from benchmarks.turns.results import Measurement, ran_on
 from lambdanet import command_line
-from lambdanet.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Case(4, 6, 16, 2, 3, backward=True)
@@ -64,44 +62,23 @@ def test_cases_are_all_combinations():
             {"maps": ["7x7x512"]},
             "map must be HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8, got '7x7",
         ),
-        (
-            {"maps": ["0x7x512x1"]},
-            "map must be HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8, got '0x7x5",
-        ),
-        (
-            {"maps": ["7x7x12x1"]},
-            "channels of map '7x7x12x1' must be a multiple of 8, got 12",
-        ),
+        ({"maps": ["7x7x12x1"]}, "channels of map '7x7x12x1' must be a multiple of 8"),
         ({"maps": []}, "maps must have at least one value"),
-        (
-            {"scopes": ["22"]},
-            "scope must be an odd number such as 23, or global, got '22'",
-        ),
+        ({"scopes": ["22"]}, "scope must be an odd number such as 23, or global"),
         ({"passes": ["backward"]}, "unknown pass 'backward'; did you mean forward"),
         ({"dtype": "float64"}, "unknown dtype 'float64'; did you mean"),
-        (
-            {"contenders": ["position/ato"]},
-            "unknown contender 'position/ato'; did you mean position/auto",
-        ),
-        (
-            {"contenders": ["peer/timm"]},
-            "contender 'peer/timm' is from another library and needs --peers",
-        ),
+        ({"contenders": ["position/ato"]}, "did you mean position/auto"),
+        ({"contenders": ["peer/timm"]}, "is from another library and needs --peers"),
         ({"contenders": []}, "contenders must have at least one pattern"),
         ({"repeats": 0}, "repeats must be a positive integer, got 0"),
-        ({"threads": 0}, "threads must be a positive integer, got 0"),
         ({"max_seconds": 0.0}, "max_seconds must be a number above 0, got 0.0"),
-        (
-            {"peers": True, "peers_python": "/no/python"},
-            "peers_python must be the path of a Python interp",
-        ),
+        ({"peers": True, "peers_python": "/no"}, "peers_python must be the path of a "),
         ({"out": "/proc/none"}, "/proc/none' cannot be written"),
     ],
 )
 def test_wrong_arguments_are_rejected_at_once(arguments, message, capsys):
-    with pytest.raises(InputError) as error:
+    with refused(message):
         layers.benchmark_layers(**arguments)
-    assert message in str(error.value) and "\n" not in str(error.value)
     assert capsys.readouterr().out == ""
 
 
@@ -127,65 +104,6 @@ def test_select_contenders_adds_the_reference():
         "attention/halo": sys.executable,
         "peer/timm": "python",
     }
-
-
-@pytest.mark.parametrize("lengths", [(3, 3), (5, 7)])  # local; all offsets of a 3x4 map
-def test_figure_3_is_the_sum_over_pairs(lengths):
-    rng = np.random.default_rng(0)
-    b, height, width, h, k, v = 2, 3, 4, 2, 3, 5
-    queries = rng.standard_normal([b, height, width, h, k])
-    values = rng.standard_normal([b, height, width, v])
-    table = rng.standard_normal([*lengths, k])
-    expected = np.zeros([b, height, width, h, v])
-    for y, x, to_y, to_x in product(
-        range(height), range(width), range(height), range(width)
-    ):
-        row, column = to_y - y + lengths[0] // 2, to_x - x + lengths[1] // 2
-        if 0 <= row < lengths[0] and 0 <= column < lengths[1]:
-            weights = queries[:, y, x] @ table[row, column]  # [b, h]
-            expected[:, y, x] += weights[..., None] * values[:, None, to_y, to_x]
-    found = contenders.figure_3(
-        *(tf.constant(array) for array in (queries, values, table))
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "name", ["position/query_first", "layer/auto", "attention/halo"]
-)
-def test_contenders_run_in_half_precision(name, monkeypatch):
-    outputs = []
-
-    def recorded(function, arguments, layer):
-        return lambda: outputs.append(
-            [x for x in tf.nest.flatten(function(*arguments)) if x is not None]
-        )
-
-    monkeypatch.setattr(contenders, "compile_runner", recorded)
-    for case in cases(["4x4x16x1"], ["global"], ["forward", "both"], "bfloat16"):
-        contenders.build(name, case)()
-    forward, gradients = outputs
-    assert [x.dtype for x in forward] == [tf.bfloat16] and gradients[
-        0
-    ].dtype == tf.bfloat16
-    assert all(
-        np.isfinite(tf.cast(x, tf.float32)).all() for x in [*forward, *gradients]
-    )
-
-
-@pytest.mark.slow
-def test_contenders_compute_the_same_on_jax(tmp_path):
-    command = program("benchmark_outputs.py", tmp_path / "jax.npz")
-    command["env"] |= ENGINES["jax"]
-    process = subprocess.Popen(**command)
-    expected = benchmark_outputs.outputs()
-    assert process.wait() == 0
-    found = np.load(tmp_path / "jax.npz")
-    assert found.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_allclose(
-            found[name], array, rtol=1e-3, atol=1e-4, err_msg=name
-        )
 
 
 # Turns.
@@ -248,64 +166,50 @@ def test_turns_cancel_a_drift_of_the_machine(scripted):
     assert turns == ["quick", "slow", "slow", "quick"] * 2 + ["quick", "slow"]
     assert len(quick.seconds) == len(slow.seconds) == 5
     assert quick.seconds[-1] > 1.05 * quick.seconds[0]
-    assert slow.speed() == pytest.approx(0.5, rel=0.02) and quick.speed() == 1
-    assert slow.mebibytes() == 1 and slow.library == "script 1.0" and slow.note == ""
+    assert quick.speed() == 1
+    assert slow.speed() == pytest.approx(0.5, rel=0.02)
+    assert (slow.mebibytes(), slow.library, slow.note) == (1, "script 1.0", "")
 
 
 def test_slow_contender_has_fewer_turns(scripted, monkeypatch):
     monkeypatch.setattr(scripted, "seconds", {"quick": 0.001, "slow": 0.3})
     quick, slow = run_script(comparison.Budget(8, 1.3, 1), SMALL)
-    assert len(quick.seconds) == 8 and 3 <= len(slow.seconds) < 8
-    assert (
-        f"{len(slow.seconds)} of 8 repeats: a call takes 0.3" in slow.note
-        and quick.note == ""
-    )
-    turns = [name for name, do in scripted.log[4:] if do == "time"]
-    assert turns.index("slow") > 0 and "slow" in turns[-2:]
+    assert len(quick.seconds) == 8
+    assert 3 <= len(slow.seconds) < 8
+    assert f"{len(slow.seconds)} of 8 repeats: a call takes 0.3" in slow.note
     monkeypatch.setattr(scripted, "seconds", {"quick": 0.001, "slow": 50.0})
     quick, slow = run_script(comparison.Budget(8, 10.0, 1), SMALL)
-    assert (
-        len(quick.seconds) == 8 and len(slow.seconds) == 1 and slow.peak_bytes == 2**20
-    )
+    assert (len(quick.seconds), len(slow.seconds)) == (8, 1)
 
 
 def test_stopped_contender_is_skipped_on_the_same_map(scripted):
-    scripted.failures["slow", "build"] = ContenderFailed("stopped after 60 s")
+    stopped = "stopped after 60 s"
+    scripted.failures["slow", "build"] = ContenderFailed(stopped)
     forward, wider = Case(4, 6, 16, 2, 3, False), Case(4, 8, 16, 2, 3, False)
     rows = run_script(comparison.Budget(3, 10.0, 1), forward, SMALL, wider)
-    notes = [row.note for row in rows if row.contender == "slow"]
-    stopped = "stopped after 60 s"
-    assert notes == [stopped, "skipped: the pass forward did not finish", stopped]
-    assert all(
-        (row.seconds, row.speed()) == ([], None)
-        for row in rows
-        if row.contender == "slow"
-    )
+    slow = [row for row in rows if row.contender == "slow"]
+    skipped = "skipped: the pass forward did not finish"
+    assert [row.note for row in slow] == [stopped, skipped, stopped]
+    assert all((row.seconds, row.speed()) == ([], None) for row in slow)
     assert all(len(row.seconds) == 3 for row in rows if row.contender == "quick")
 
 
 # Processes.
 
 
-@pytest.fixture
-def worker():
+@pytest.mark.slow
+def test_process_survives_failing_case_and_ends_at_limit():
     worker = ContenderProcess(sys.executable, "position/einsum", 1, {})
-    yield worker
-    worker.close()
-    assert not worker.is_alive()
-
-
-def test_process_survives_failing_case_and_ends_at_limit(worker):
-    assert worker.about()["library"] == f"tensorflow {tf.__version__}"
-    assert worker.request("build", 120, case=vars(SMALL))["seconds"] > 0
-    assert 0 < worker.request("time", 120, calls=3, warm=True)["seconds"] < 10
-    with pytest.raises(ContenderFailed, match="InvalidArgument|Error"):
-        worker.request("build", 120, case={**vars(SMALL), "dtype": "complex"})
-    assert worker.is_alive()
-    worker.request("build", 120, case=vars(SMALL))
-    with pytest.raises(ContenderFailed, match="stopped after 0 s"):
-        worker.request("time", 0.01, calls=10**9, warm=False)
-    assert not worker.is_alive()
+    with contextlib.closing(worker):
+        assert worker.about()["library"] == f"tensorflow {tf.__version__}"
+        with pytest.raises(ContenderFailed, match="InvalidArgument|Error"):
+            worker.request("build", 600, case={**vars(SMALL), "dtype": "complex"})
+        assert worker.is_alive()
+        assert worker.request("build", 600, case=vars(SMALL))["seconds"] > 0
+        assert worker.request("time", 600, calls=3, warm=True)["seconds"] > 0
+        with pytest.raises(ContenderFailed, match="stopped after 0 s"):
+            worker.request("time", 0.01, calls=10**9, warm=False)
+        assert not worker.is_alive()
 
 
 @pytest.mark.peers
@@ -318,11 +222,6 @@ def test_process_survives_failing_case_and_ends_at_limit(worker):
             "pip install torch lambda-networks, or --peers_python",
         ),
         ("import os; os._exit(3)", "ended with status 3"),
-        (
-            "import os; os.kill(os.getpid(), 9)",
-            "killed by the system, probably out of memory",
-        ),
-        ("raise RuntimeError('no such processor')", "RuntimeError: no such processor"),
     ],
 )
 def test_process_that_does_not_start_gives_the_reason(tmp_path, spoil, message):
@@ -332,13 +231,21 @@ def test_process_that_does_not_start_gives_the_reason(tmp_path, spoil, message):
     )
     for _ in range(2):
         with pytest.raises(ContenderFailed) as failure:
-            worker.request("build", 60, case=vars(SMALL))
+            worker.request("build", 600, case=vars(SMALL))
         assert str(failure.value) == message
     worker.close()
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("name", PEER_PACKAGES)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "peer/lucidrains",
+        pytest.param("peer/timm", marks=pytest.mark.weekly),
+        pytest.param("peer/kecam_halo", marks=pytest.mark.weekly),
+    ],
+)
 def test_peer_runs_or_names_the_missing_package(name):
     worker = ContenderProcess(sys.executable, name, 1, memory.ENVIRONMENT)
     try:
@@ -351,11 +258,11 @@ def test_peer_runs_or_names_the_missing_package(name):
         for case in cases(
             ["8x8x16x1"], ["3", "global"], ["forward", "both"], "float32"
         ):
-            assert worker.request("build", 120, case=vars(case))["seconds"] > 0
+            assert worker.request("build", 600, case=vars(case))["seconds"] > 0
         # Arrays of more than 64 KiB, which are given back; smaller ones may fit into memory that is kept.
         (large,) = cases(["32x32x64x1"], ["3"], ["both"], "float32")
-        worker.request("build", 120, case=vars(large))
-        assert worker.request("memory", 120, calls=1)["bytes"] > 0
+        worker.request("build", 600, case=vars(large))
+        assert worker.request("memory", 600, calls=1)["bytes"] > 0
     finally:
         worker.close()
 
@@ -376,13 +283,17 @@ def test_peer_does_not_import_tensorflow():
     not sys.platform.startswith("linux"),
     reason="resident memory is measured on Linux only",
 )
-@pytest.mark.parametrize("name", ["peak_of_arrays.py", "peak_of_tensors.py"])
-def test_peak_memory_of_arrays_and_tensors(name):
-    command = program(name)
+@pytest.mark.slow
+def test_peak_memory_of_a_function():
+    """16 MiB; 8 if only the result is counted, 24 if the input is too, or if nothing is reused.
+
+    The bounds are halfway between these: kernels count pages per processor, so the last MiB may be missing.
+    """
+    command = program("peak_of_tensors.py")
     command["env"] |= {**memory.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"}
     shown = subprocess.run(**command, capture_output=True)
     assert shown.returncode == 0, shown.stderr
-    assert int(shown.stdout) == pytest.approx(16 * 2**20, rel=0.05)
+    assert 12 * 2**20 < int(shown.stdout) < 20 * 2**20
 
 
 def test_gpu_memory_is_counted_by_the_allocator(monkeypatch):
@@ -447,23 +358,14 @@ def test_summary_compares_with_the_fastest_other():
 
 def test_other_device_is_noted_and_not_compared():
     """PyTorch's layers run on the CPU of a machine with a GPU."""
-    rows = rows_of(
-        {"layer/einsum": 9.0, "layer/auto": 4.0, "peer/timm": 12.0}, device="a GPU"
-    )
-    rows[2].device = "CPU"
+    rows = rows_of({"layer/auto": 4.0, "peer/timm": 12.0}, device="a GPU")
+    rows[1].device = "CPU"
     for row in rows:
         row.note_device_mismatch()
-    assert [row.note for row in rows] == ["", "", "on CPU, not on a GPU"]
     assert report.summary(rows) == ""
     assert "peer/timm, forward + backward: on CPU, not on a GPU" in report.table(rows)
-
-
-def test_footer_names_the_gpu():
-    assert ran_on(["CPU", ""], MACHINE) == "a processor, 2 threads, tensorflow 2.20"
-    assert (
-        ran_on(["a GPU", "a GPU", "CPU"], MACHINE)
-        == "a GPU with a processor, 2 threads, tensorflow 2.20"
-    )
+    shown = ran_on(["a GPU", "a GPU", "CPU"], MACHINE)
+    assert shown == "a GPU with a processor, 2 threads, tensorflow 2.20"
 
 
 def test_plots_have_a_dot_per_result():
@@ -480,41 +382,32 @@ def test_plots_have_a_dot_per_result():
     )
 
 
-@pytest.mark.slow
-def test_command_prints_and_writes_measurements(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(comparison, "TURN_SECONDS", 0.01)
-    words = [
-        "--maps=16x16x16x4",
-        "--scopes=3,global",
-        "--passes=forward,both",
-    ]
-    words += [
-        "--contenders=position/auto",
-        "--repeats=2",
-        "--max_seconds=20",
-        "--threads=1",
-    ]
-    assert command_line.main(layers.COMMAND, [*words, f"--out={tmp_path}"]) == 0
-    shown = capfd.readouterr()
-    assert shown.err == ""
-    assert (
-        sum(line.startswith("position/auto ") for line in shown.out.splitlines()) == 2
-    )
-    assert {"layers.csv", "layers_time.png"} <= set(os.listdir(tmp_path))
+def test_command_prints_and_writes_measurements(
+    scripted, tmp_path, capsys, monkeypatch
+):
+    names = {"position/einsum": 0.01, "position/auto": 0.005}
+    monkeypatch.setattr(scripted, "seconds", names)
+    words = ["--maps=16x16x16x4", "--scopes=3,global", "--contenders=position/auto"]
+    words += ["--repeats=2", "--threads=1", f"--out={tmp_path}"]
+    assert command_line.main(layers.COMMAND, words) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("position/auto ") for line in shown) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "layers.csv",
+        "layers_time.png",
+        "layers_memory.png",
+    }
     rows = list(csv.DictReader((tmp_path / "layers.csv").read_text().splitlines()))
     keys = [(row["scope"], row["pass"], row["contender"]) for row in rows]
-    assert keys == list(
-        product(
-            ["3", "global"], ["forward", "both"], ["position/einsum", "position/auto"]
-        )
-    )
+    assert keys == list(product(["3", "global"], ["forward", "both"], names))
     for row in rows:
         assert float(row["ms_min"]) <= float(row["ms_median"]) <= float(row["ms_max"])
-        assert row["repeats"] == "2" and row["note"] == ""
-        assert not sys.platform.startswith("linux") or float(row["peak_mib"]) > 0
-        assert (
-            row["cpu"] and row["threads"] == "1" and row["tensorflow"] == tf.__version__
-        )
-    by_contender = {row["contender"]: float(row["ms_median"]) for row in rows[:2]}
-    ratio = by_contender["position/einsum"] / by_contender["position/auto"]
-    assert float(rows[1]["times_as_fast_as_einsum"]) == pytest.approx(ratio, rel=1e-3)
+        assert row["repeats"] == "2"
+        assert row["note"] == ""
+        assert row["peak_mib"] == "1"
+        assert row["cpu"]
+        assert row["threads"] == "1"
+        assert row["tensorflow"] == tf.__version__
+    for reference, row in zip(rows[::2], rows[1::2], strict=True):
+        ratio = float(reference["ms_median"]) / float(row["ms_median"])
+        assert float(row["times_as_fast_as_einsum"]) == pytest.approx(ratio, rel=1e-3)

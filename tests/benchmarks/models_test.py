@@ -9,15 +9,15 @@ from unittest import mock
 import keras
 import numpy as np
 import pytest
+from helpers import refused
 from PIL import Image
 from programs.small_model import one_convolution
 
-from benchmarks import layers, models
+from benchmarks import models
 from benchmarks.turns import comparison, model_contenders, peers
 from benchmarks.turns.cases import ModelCase
 from benchmarks.turns.model_contenders import Network
 from lambdanet import command_line
-from lambdanet.errors import InputError
 from lambdanet.models.names import ModelInfo
 
 
@@ -38,15 +38,10 @@ def test_parse_network_with_options_and_size(text, expected):
     assert (network.name, network.options, network.size) == expected
 
 
-@pytest.mark.parametrize(
-    "text", [f"resnet_50{end}" for end in ("@", "@big", "@0", ":scope", ":scope=x")]
-)
-def test_parse_network_rejects_wrong_texts(text):
-    with pytest.raises(
-        InputError, match=f"model must be NAME, .*, got '{re.escape(text)}'"
-    ) as error:
-        Network.parse(text)
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize("end", ["@", "@big", "@0", ":scope", ":scope=x"])
+def test_parse_network_rejects_wrong_texts(end):
+    with refused(f"model must be NAME, .*, got 'resnet_50{end}'"):
+        Network.parse(f"resnet_50{end}")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -182,47 +177,17 @@ def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
 
 
 @pytest.mark.parametrize(
-    ("module", "words", "message"),
+    ("words", "message"),
     [
-        (
-            models,
-            ["resnet_50", "--peers"],
-            "a model must be .*, without options, .* got 'resnet_50'",
-        ),
-        (models, [], "`models` needs MODEL..."),
-        (
-            models,
-            ["resnet_50", "--passes=both"],
-            "unknown pass 'both'; accepted: infer, train",
-        ),
-        (models, ["resnet_50", "--dtype=float64"], "unknown dtype 'float64'"),
-        (
-            models,
-            ["resnet_50", "--batch_size=0"],
-            "batch_size must be a positive integer, got 0",
-        ),
-        (
-            models,
-            ["resnet_50", "--scopes=3"],
-            "unknown flag of `models` '--scopes'",
-        ),
-        (
-            layers,
-            ["--batch_size=3"],
-            "unknown flag of `layers` '--batch_size'",
-        ),
-        (
-            layers,
-            ["resnet_50"],
-            "unexpected argument 'resnet_50' of `layers`",
-        ),
+        (["resnet_50", "--peers"], "without options, .* got 'resnet_50'"),
+        ([], "`models` needs MODEL..."),
+        (["resnet_50", "--dtype=float64"], "unknown dtype 'float64'"),
+        (["resnet_50", "--batch_size=0"], "batch_size must be a positive integer"),
     ],
 )
-def test_wrong_arguments_are_rejected(module, words, message, capsys):
-    assert command_line.main(module.COMMAND, words) == 2
+def test_wrong_arguments_are_rejected(words, message, capsys):
+    assert command_line.main(models.COMMAND, words) == 2
     printed = capsys.readouterr()
-    assert (
-        re.search(message, printed.err)
-        and printed.err.count("\n") == 1
-        and printed.out == ""
-    )
+    assert re.search(message, printed.err)
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""

@@ -32,7 +32,8 @@ def test_mean_iou_counts_each_class_alike():
     assert segmentation.mean_iou(labels, logits) == pytest.approx(expected)
 
 
-@pytest.mark.rest
+@pytest.mark.weekly
+@pytest.mark.slow
 def test_networks_are_trained_exported_and_drawn(tmp_path, capsys):
     out = tmp_path / "out"
     words = [f"--out={out}", "--train=4", "--val=8", "--epochs=1", "--batch_size=4"]
