@@ -6,16 +6,14 @@ import csv
 import keras
 import numpy as np
 import pytest
-from sklearn.ensemble import HistGradientBoostingClassifier
 
 from experiments.arena import __main__ as arena
-from experiments.arena import network, pathfinder, plan, summary, training
+from experiments.arena import network, plan, summary, training
 from experiments.arena.constructions import ARROWS, COLORS, RECALL_SYMBOLS, Examples
-from experiments.arena.operators import NUM_HEADS, OPERATORS, CausalAttention
+from experiments.arena.operators import NUM_HEADS, OPERATORS
 from experiments.arena.settings import Setup
 from experiments.arena.tasks import SPLITS, TASKS, Task
 from lambdanet import command_line
-from lambdanet.layers.attention import GlobalAttention
 from lambdanet.models import complexity
 
 NAMES = sorted(TASKS)
@@ -77,105 +75,6 @@ def test_recalled_value_was_beside_the_key(pairs):
         )
 
 
-def test_token_in_context_follows_the_same_token_as_before():
-    inputs, answers = TASKS["in_context"]().draw(4, "train", 0)
-    tokens = inputs.argmax(axis=-1)
-    for example, n in np.argwhere(answers >= 0):
-        before = [m for m in range(n) if tokens[example, m] == tokens[example, n]]
-        assert answers[example, n] + 8 == tokens[example, before[-1] + 1]
-
-
-def test_permutation_moves_positions_with_their_answers():
-    inputs, answers = TASKS["pointer"]().draw(4, "train", 0)
-    moved, moved_answers = TASKS["pointer_permuted"]().draw(4, "train", 0)
-    joined = [
-        np.append(x, y[..., np.newaxis], axis=-1).reshape([4, 256, -1])
-        for x, y in ((inputs, answers), (moved, moved_answers))
-    ]
-    assert not np.array_equal(*joined)
-    assert all(
-        sorted(map(tuple, a)) == sorted(map(tuple, b))
-        for a, b in zip(*joined, strict=True)
-    )
-
-
-def test_pointing_digits_have_the_answer_in_the_block_of_the_first_digit():
-    pictures, labels = TASKS["digits"]().draw(400, "test", 0)
-    digit = {
-        picture.tobytes(): label
-        for picture, label in zip(pictures, labels, strict=True)
-    }
-    for picture, answer in zip(
-        *TASKS["pointing_digits"]().draw(20, "test", 0), strict=True
-    ):
-        blocks = [
-            digit[picture[y : y + 8, x : x + 8].tobytes()]
-            for y in (0, 8)
-            for x in (0, 8)
-        ]
-        assert blocks[[1, 1, 1, 1, 2, 2, 2, 3, 3, 3][blocks[0]]] == answer
-
-
-def _box(x):
-    return tuple(slice(indices.min(), indices.max() + 1) for indices in x.nonzero())
-
-
-def test_objects_are_the_same_or_differ():
-    pictures, answers = TASKS["relations"]().draw(200, "train", 0)
-    for picture, same in zip(pictures[..., 0], answers, strict=True):
-        assert picture.sum() == 10
-        halves = [np.split(picture, 2, axis=axis) for axis in (0, 1)]
-        objects = [
-            [half[_box(half)] for half in pair] for pair in halves if pair[0].sum() == 5
-        ]
-        assert any(np.array_equal(*pair) for pair in objects) == same
-    assert 0.35 < answers.mean() < 0.65
-
-
-def test_marked_curve_is_connected_and_the_other_apart():
-    inputs, owner = pathfinder.pictures(10, "segment")
-    ink, marks = np.moveaxis(inputs.reshape([10, 16, 16, 4, 2]).max(axis=3), -1, 0)
-    for i in range(10):
-        assert (owner[i] == 1)[marks[i] > 0].any() and (
-            ink[i][owner[i] >= 0] == 1
-        ).all()
-        assert (owner[i] == 0).sum() >= 8 and ink[i].sum() > (owner[i] >= 0).sum()
-    inputs, connected = pathfinder.pictures(10, "connected")
-    assert {0, 1} == set(connected) and inputs.shape == (10, 16, 16, 8)
-
-
-def _places(kind, number, seed):
-    """Rows [y, x, y, x, distance] of two marks, or of a patch and the mark; and the answers."""
-    inputs, answers = pathfinder.pictures(number, kind, seed)
-    marks = [
-        np.argwhere(x)
-        for x in inputs.reshape([number, 16, 16, 4, 2])[..., 1].sum(axis=3)
-    ]
-    if kind == "connected":
-        rows = np.array([[*mark[0], *mark[-1]] for mark in marks])
-    else:
-        pairs = [
-            (np.argwhere(x >= 0), mark.mean(axis=0))
-            for x, mark in zip(answers, marks, strict=True)
-        ]
-        rows = np.array(
-            [[*patch, *mark] for patches, mark in pairs for patch in patches]
-        )
-        answers = answers[answers >= 0]
-    return np.column_stack(
-        [rows, np.linalg.norm(rows[:, :2] - rows[:, 2:], axis=1)]
-    ), answers
-
-
-@pytest.mark.parametrize(
-    ("kind", "lowest", "highest"), [("connected", 0.5, 0.58), ("segment", 0.66, 0.74)]
-)
-def test_places_alone_tell_little(kind, lowest, highest):
-    """Trees that see the places of marks and patches, and no curve."""
-    trees = HistGradientBoostingClassifier().fit(*_places(kind, 1500, seed=0))
-    assert lowest < trees.score(*_places(kind, 500, seed=1)) < highest
-
-
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("task", ["recall", "in_context"])
 def test_operators_have_equal_numbers_of_parameters(operator, task):
@@ -203,28 +102,6 @@ def test_causal_operator_sees_no_later_position(operator):
     )
     np.testing.assert_allclose(y[:, :6], other[:, :6], atol=1e-5)
     assert np.abs(y[:, 6:] - other[:, 6:]).max() > 0.01
-
-
-def test_causal_attention_of_the_last_position_is_global_attention():
-    x = np.random.default_rng(0).normal(size=[2, 6, 1, 8]).astype(np.float32)
-    layers = [
-        kind(8, num_heads=2, key_dim=4) for kind in (CausalAttention, GlobalAttention)
-    ]
-    first, second = (layer(x) for layer in layers)
-    layers[1].set_weights(layers[0].get_weights())
-    first, second = (keras.ops.convert_to_numpy(layer(x)) for layer in layers)
-    np.testing.assert_allclose(first[:, -1], second[:, -1], rtol=1e-3, atol=1e-5)
-
-
-def test_settings_change_task_network_or_operator():
-    assert Setup("recall", "convolution", "pairs=4").task.shape == (4, 2, 128)
-    assert Setup("pointer", "convolution", "parameters=5000").parameters == 5000
-    assert Setup("recall", "lambda_content", "key_normalization=None").options == {
-        "key_normalization": None
-    }
-    assert Setup("recall", "lambda_both", "position_stddev=0.02").options == {
-        "position_stddev": 0.02
-    }
 
 
 def small(**changes):
@@ -267,44 +144,6 @@ def test_run_resumes_and_repeats_itself(monkeypatch, tmp_path, capsys):
     capsys.readouterr()
     assert command_line.main(arena.COMMAND, [f"--out={out}", "--plan_only"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split()[-3:] == ["5", "0", "0.0"]
-
-
-def test_unknown_task_is_an_error(capsys):
-    assert command_line.main(arena.COMMAND, ["--tasks=pointers"]) == 2
-    assert "unknown task 'pointers'; did you mean pointer" in capsys.readouterr().err
-
-
-def test_foreign_file_is_an_error_and_kept(tmp_path, capsys):
-    out = tmp_path / "layers.csv"
-    out.write_text("layer,ms\nlambda,3\n")
-    assert command_line.main(arena.COMMAND, [f"--out={out}"]) == 2
-    assert (
-        "layers.csv is not a file of the arena's results; its first line is 'layer,ms'"
-        in (capsys.readouterr().err)
-    )
-    assert out.read_text() == "layer,ms\nlambda,3\n"
-
-
-def test_convolution_on_a_map_of_width_1_has_no_unused_weights():
-    for operator, weights in (
-        ("convolution", 3 * 5 * 4),
-        ("depthwise", 5 * 4 + 4 + 7 * 4),
-    ):
-        x = keras.Input([40, 1, 5])
-        assert (
-            keras.Model(x, OPERATORS[operator].on_map(4)(x)).count_params() == weights
-        )
-
-
-def test_predictions_cover_the_headline():
-    path = arena.RESULTS.parents[2] / "experiments" / "arena" / "predictions.csv"
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    headline = {(setup.task_name, setup.operator) for setup in plan.headline()}
-    assert {(row["task"], row["operator"]) for row in rows} == headline
-    assert all(
-        0 <= float(row["lowest"]) <= float(row["highest"]) <= 1 and row["why"]
-        for row in rows
-    )
 
 
 def test_interval_is_paired_over_shared_seeds():

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from source_tree import ROOT
 
-from experiments.fashion import contenders, student
-from experiments.fashion.contenders import NETWORKS, STUDIES, recipe_of
+from experiments.fashion import contenders
+from experiments.fashion.contenders import STUDIES, recipe_of
 from experiments.fashion.student import StudentLambdaLayer
-from lambdanet.backend import keras
 from lambdanet.configs import fashion_mnist
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.models import complexity
@@ -76,52 +75,6 @@ def test_layer_without_mistakes_is_the_lambda_layer():
     np.testing.assert_array_equal(layer(pictures()), other(pictures()))
 
 
-def test_inputs_are_reshaped_without_a_transposition():
-    layer, other = layers(mixed_inputs=True)
-    x = pictures()
-    read = np.ascontiguousarray(x.transpose(0, 3, 1, 2)).reshape(x.shape)
-    np.testing.assert_allclose(other(x), layer(read), atol=1e-5)
-
-
-def test_keys_are_reshaped_without_a_transposition():
-    keys = np.random.default_rng(0).normal(size=(2, 3, 4, 5, 2))
-    found = keras.ops.convert_to_numpy(student._mixed_keys(keras.ops.array(keys)))
-    for u, k in np.ndindex(2, 5):
-        expected = keys.reshape(2, 2, 5, 3, 4)[:, u, k]
-        np.testing.assert_allclose(found[..., k, u], expected, rtol=1e-6)
-
-
-def test_softmax_over_channels():
-    _, other = layers(softmax_over_channels=True)
-    (keys,) = other.project(pictures()).keys
-    np.testing.assert_allclose(keras.ops.sum(keys, axis=-2), 1, rtol=1e-5)
-
-
-def test_values_are_normalized_at_each_position():
-    other = StudentLambdaLayer(scope=3, num_heads=2, normalized_positions=True)
-    other.build([None, 6, 6, 8])
-    (values,) = other.project(pictures(), training=True).values
-    np.testing.assert_allclose(keras.ops.mean(values, axis=(0, 3, 4)), 0, atol=1e-5)
-
-
-def test_without_a_normalization_nothing_follows_the_layer():
-    recipe = recipe_of("mistakes", "no normalization after")
-    names = [
-        layer.name
-        for layer in STUDIES["mistakes"]["no normalization after"].build(recipe).layers
-    ]
-    normalized = [name for name in names if "spatial" in name and "norm" in name]
-    assert sorted(normalized) == ["c2_block1_spatial_norm", "c3_block1_spatial_norm"]
-
-
-def test_every_contender_has_a_prediction():
-    with (ROOT / "experiments" / "fashion" / "predictions.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    predicted = {(row["study"], row["contender"]) for row in rows}
-    assert predicted == {*CASES} - {("mistakes", "lambda")}
-    assert all(float(row["lowest"]) < float(row["highest"]) for row in rows)
-
-
 def write_pictures(folder, count):
     random = np.random.default_rng(0)
     for split, number in (("train", count), ("t10k", 20)):
@@ -158,7 +111,3 @@ def test_command_appends_a_row_per_training_and_resumes(tmp_path):
     assert all(0 <= float(row["side_40"]) <= 1 for row in rows)
     saved = sorted(path.name for path in (tmp_path / "weights").iterdir())
     assert saved == [f"networks_resnet_micro_{seed}.safetensors" for seed in (0, 1)]
-
-
-def test_networks_are_those_of_the_recipe_and_a_narrow_one():
-    assert {*NETWORKS} - {*fashion_mnist.ROWS} == {"narrow lambda_resnet_micro"}
