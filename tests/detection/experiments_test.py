@@ -90,20 +90,15 @@ WARMUP = "trainer.optimizer_config.warmup.linear"
 def paper_settings(steps, epoch):
     """Returns what both papers' experiments change; a TPU evaluates full batches: 5000 = 125 * 40."""
     return {
-        **{
-            "task.validation_data.global_batch_size": 40,
-            "task.validation_data.drop_remainder": True,
-        },
-        **{
-            "trainer.validation_steps": 125,
-            "task.init_checkpoint": None,
-            "trainer.train_steps": steps,
-        },
-        **{"trainer.steps_per_loop": epoch, "trainer.summary_interval": epoch},
-        **{
-            "trainer.checkpoint_interval": 10 * epoch,
-            "trainer.validation_interval": 10 * epoch,
-        },
+        "task.validation_data.global_batch_size": 40,
+        "task.validation_data.drop_remainder": True,
+        "trainer.validation_steps": 125,
+        "task.init_checkpoint": None,
+        "trainer.train_steps": steps,
+        "trainer.steps_per_loop": epoch,
+        "trainer.summary_interval": epoch,
+        "trainer.checkpoint_interval": 10 * epoch,
+        "trainer.validation_interval": 10 * epoch,
     }
 
 
@@ -199,14 +194,13 @@ def test_lambda_papers_experiment():
     steps = 130_000
     assert difference(PAPER, STOCK) == {
         **paper_settings(steps, 118_287 // 256),
-        **{
-            "task.train_data.parser.aug_scale_min": 0.1,
-            "task.train_data.parser.aug_scale_max": 2.0,
-        },
+        "task.train_data.parser.aug_scale_min": 0.1,
+        "task.train_data.parser.aug_scale_max": 2.0,
         "task.train_data.global_batch_size": 256,
         f"{LEARNING_RATE}.boundaries": [117_000, 123_500, 126_750],
         f"{LEARNING_RATE}.values": [0.32, 0.032, 0.0032, 0.00032],
-        **{f"{WARMUP}.warmup_learning_rate": 0.0, f"{WARMUP}.warmup_steps": 1000},
+        f"{WARMUP}.warmup_learning_rate": 0.0,
+        f"{WARMUP}.warmup_steps": 1000,
     }
     config = config_of(PAPER)
     assert config.task.model.input_size == [1024, 1024, 3]
@@ -235,10 +229,8 @@ def test_halo_papers_experiment():
     jitter [4/5, 5/4], weight decay 4e-5. All else is Model Garden's."""
     assert difference(HALO, STOCK) == {
         **paper_settings(67_500, 118_287 // 64),
-        **{
-            f"{LEARNING_RATE}.boundaries": [60_000, 65_000],
-            f"{LEARNING_RATE}.values": [0.1, 0.01, 0.001],
-        },
+        f"{LEARNING_RATE}.boundaries": [60_000, 65_000],
+        f"{LEARNING_RATE}.values": [0.1, 0.01, 0.001],
         f"{WARMUP}.warmup_learning_rate": 2 / 300,
     }
     config = config_of(HALO)
@@ -253,27 +245,41 @@ def test_halo_papers_experiment():
     )
 
 
-def test_rows_of_tables_14_and_a4():
-    names = experiments.list_experiments()
-    lambdas, halos = (
-        [name for name in names if name.startswith(f"{of}:")] for of in (PAPER, HALO)
-    )
-    kinds = (("resnet_rs", "_no_se"), ("resnet_rs", ""), ("lambda_resnet", ""))
-    expected = [
-        f"{kind}_{depth}{suffix}" for depth in (101, 152) for kind, suffix in kinds
-    ]
-    assert [model_of(name)["model_id"] for name in lambdas] == expected
-    blocks = {name.partition(":")[2]: model_of(name) for name in halos}
-    models = ("resnet_50_se_8", "halo_resnet_50", "resnet_101_se_8", "halo_resnet_101")
-    assert {
-        name: (row["model_id"], row.get("block_size")) for name, row in blocks.items()
-    } == {
-        **{model: (model, None) for model in models},
-        "halo_resnet_50_block_32": ("halo_resnet_50", 32),
-    }
-    assert not any(
-        difference(name, name.partition(":")[0]) for name in (*lambdas, *halos)
-    )
+@pytest.mark.parametrize(
+    ("paper", "expected"),
+    [
+        (
+            PAPER,
+            [
+                ("resnet_rs_101_no_se", None),
+                ("resnet_rs_101", None),
+                ("lambda_resnet_101", None),
+                ("resnet_rs_152_no_se", None),
+                ("resnet_rs_152", None),
+                ("lambda_resnet_152", None),
+            ],
+        ),
+        (
+            HALO,
+            [
+                ("resnet_50_se_8", None),
+                ("halo_resnet_50", None),
+                ("halo_resnet_50", 32),
+                ("resnet_101_se_8", None),
+                ("halo_resnet_101", None),
+            ],
+        ),
+    ],
+)
+def test_rows_of_tables_14_and_a4(paper, expected):
+    names = [n for n in experiments.list_experiments() if n.startswith(f"{paper}:")]
+    rows = [model_of(name) for name in names]
+    found = [(row["model_id"], row.get("block_size")) for row in rows]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert not any(difference(name, paper) for name in names)
+    for name, (model, block) in zip(names, found, strict=True):
+        suffix = f"_block_{block}" if block else ""
+        assert name == f"{paper}:{model}{suffix}"
 
 
 def test_configuration_survives_serialization(tmp_path):

@@ -179,6 +179,7 @@ def rotated(orientation=6):
     return encoded(RGB.crop((0, 0, SIDE, 40)), "JPEG", orientation)
 
 
+@pytest.mark.slow
 def test_annotations_must_fit_the_upright_image(params, tmp_path):
     """Annotations of the stored, rotated image are refused before and during training."""
     task = params["retina"].task
