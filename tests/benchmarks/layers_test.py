@@ -404,7 +404,7 @@ def test_command_prints_and_writes_measurements(
         assert float(row["ms_min"]) <= float(row["ms_median"]) <= float(row["ms_max"])
         assert row["repeats"] == "2"
         assert row["note"] == ""
-        assert row["peak_mib"] == "1"
+        assert float(row["peak_mib"]) == 1
         assert row["cpu"]
         assert row["threads"] == "1"
         assert row["tensorflow"] == tf.__version__

@@ -29,15 +29,11 @@ from lambdanet.backend import device
 from lambdanet.ops import convolution, products
 from lambdanet.ops.position_term import Sizes
 
+INPUT = ["--image_size=24", "--batch_size=8", "--images=8", "--pictures=4"]
+LAYERS = ["--maps=8x8x8x1", "--scopes=3", "--contenders=position/auto"]
 SMALLEST = [
-    (
-        input,
-        ["--image_size=24", "--batch_size=8", "--images=8", "--repeats=1"],
-    ),
-    (
-        layers,
-        ["--maps=8x8x8x1", "--scopes=3", "--contenders=position/auto", "--repeats=2"],
-    ),
+    (input, [*INPUT, "--repeats=1"]),
+    (layers, [*LAYERS, "--repeats=2"]),
     (models, ["lambda_resnet_tiny@32", "--batch_size=1", "--repeats=2"]),
     (predictions, ["--pictures=70"]),
     (selection, ["--predictions=5000,9000", "--per_class=2"]),
@@ -50,8 +46,14 @@ SMALLEST = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "words"), SMALLEST)
 def test_program_runs_in_its_smallest_size(program, words, monkeypatch, capfd):
-    monkeypatch.setattr(steps, "SETTINGS", {"small": "train_split=train[:320]"})
+    settings = (
+        "train_split=train[:320] eval_split=test[:8] input_size=8 global_batch_size=16"
+    )
+    monkeypatch.setattr(steps, "SETTINGS", {"small": settings})
     monkeypatch.setattr(predictions, "MODEL", "lambda_resnet_tiny")
+    monkeypatch.setattr(predictions, "SHARD_SIZE", 2)
+    # Which takes minutes on a model of its own.
+    monkeypatch.setattr(predictions, "_measure_alone", float)
     for engine in steps.ENGINES.values():
         monkeypatch.setitem(engine, "XLA_FLAGS", xla_flags())
     status = command_line.main(program.COMMAND, words)
