@@ -138,12 +138,6 @@ def test_all_finite_detects_nonfinite_moments(tmp_path):
     assert not checkpoints.all_finite()
 
 
-def test_unwritable_folder_is_os_error(tmp_path):
-    (tmp_path / "file").touch()
-    with refused("cannot write the checkpoint of step 1", OSError):
-        _checkpoints(tmp_path / "file" / "inside").save(1)
-
-
 @pytest.mark.parametrize(
     "content",
     [b"\xff", b"[" * 100_000, b"[]", b"{}", b'{"epoch": Infinity, "accuracy": 1}'],

@@ -121,12 +121,6 @@ def test_pipe_or_folder_instead_of_file_is_rejected(tmp_path, name, make, read):
         read(tmp_path)
 
 
-def test_missing_folder_is_rejected(tmp_path):
-    path = tmp_path / "no"
-    with refused(f"model_dir must be .*, got '{path}'; it is not a directory"):
-        model_dir.load_recipe(path)
-
-
 @pytest.mark.parametrize("name", ["plain", "a\nb\r", "\u00e4\u2028"])
 def test_data_dir_is_saved_as_absolute_path(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

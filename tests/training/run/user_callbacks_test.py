@@ -93,10 +93,3 @@ def test_callbacks_that_cannot_be_used(module, tmp_path, name, message):
 def test_recipe_file_that_does_not_exist(tmp_path):
     with refused("mine.json' does not exist"):
         configs.get_recipe(str(tmp_path / "mine.json"))
-
-
-def test_recipe_file_with_unknown_field(tmp_path):
-    path = tmp_path / "mine.json"
-    path.write_text('{"epocs": 1}')
-    with refused("mine.json' cannot be read: .*unknown recipe field 'epocs'"):
-        configs.get_recipe(str(path))
