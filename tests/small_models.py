@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small versions of the models of the zoo, with the same kinds of layers."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from lambdanet import backend
 from lambdanet.backend import keras
 from lambdanet.models import micro, zoo
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
 from lambdanet.models.output_stride import NATIVE
 from lambdanet.models.resnet import ResNet
+
+
+@contextlib.contextmanager
+def dtype_policy(name: str) -> Iterator[None]:
+    """Builds layers with a policy of precision, and ends with that of float32."""
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy("float32")
 
 
 def few_blocks(architecture: Architecture) -> Architecture:
@@ -68,11 +79,3 @@ def small_model(
         return keras.Model(images, features)
     embedding = architecture.embedding(features, builder)
     return keras.Model(images, builder.classifier(embedding, num_classes))
-
-
-def output_types(model: keras.Model) -> list[tuple[tuple[int | None, ...], str]]:
-    """Returns the shapes and dtypes of the outputs of all layers."""
-    outputs = backend.flatten([layer.output for layer in model.layers])
-    return [
-        (tuple(tensor.shape), backend.dtype_name(tensor.dtype)) for tensor in outputs
-    ]

@@ -2,14 +2,13 @@
 """Properties of every family, and what HaloNets and MobileNets are made of."""
 
 import hashlib
-import json
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import images
-from small_models import output_types, small_model
+from small_models import dtype_policy, small_model
 
 import lambdanet
 from lambdanet.backend import compat
@@ -17,11 +16,11 @@ from lambdanet.models import halonet
 
 FAMILIES = (
     "resnet_50_augmented",
-    "resnet_rs_50_no_se",
+    pytest.param("resnet_rs_50_no_se", marks=pytest.mark.weekly),
     "lambda_resnet_tiny",
     "mobilenet_v2_lambda",
     "halonet_h0",
-    "halo_resnet_50",
+    pytest.param("halo_resnet_50", marks=pytest.mark.weekly),
     "eca_halonext26ts",
     "lamhalobotnet50ts_256",
 )
@@ -41,14 +40,10 @@ def test_features_of_images_of_any_size_and_channels(freed, name):
             np.testing.assert_allclose(feature[2:], feature[1::-1], atol=1e-4 * scale)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_save_and_load_under_mixed_precision(name, tmp_path):
+def test_save_and_load_under_mixed_precision(tmp_path):
     """Logits stay in float32; the loaded model, whose layers are traced, has the same outputs everywhere."""
-    keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
-        model = small_model(name, 32)
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
+    with dtype_policy("mixed_bfloat16"):
+        model = small_model("lamhalobotnet50ts_256", 32)
     x = images(2, 32, 32, 3)
     logits = model(x)
     assert logits.dtype == tf.float32 and np.all(np.isfinite(logits))
@@ -56,12 +51,17 @@ def test_save_and_load_under_mixed_precision(name, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded(x), logits, atol=1e-6)
-    assert json.loads(loaded.to_json()) == json.loads(model.to_json())
-    assert output_types(loaded) == output_types(model)
 
 
 @pytest.mark.parametrize(
-    "name", [*FAMILIES, "resnet_50_axial_attention", "haloregnetz_b"]
+    "name",
+    [
+        "resnet_50_augmented",
+        "resnet_50_axial_attention",
+        "mobilenet_v2_lambda",
+        "lamhalobotnet50ts_256",
+        "haloregnetz_b",
+    ],
 )
 def test_initial_values_are_drawn_by_numpy(name, monkeypatch):
     """So a seed gives the same ones on every backend, and JAX compiles no program for each shape."""
@@ -72,7 +72,7 @@ def test_initial_values_are_drawn_by_numpy(name, monkeypatch):
     monkeypatch.setattr("keras.src.backend.tensorflow.random.draw_seed", draw_seed)
     with pytest.raises(AssertionError, match="drawn by the backend"):
         keras.layers.Dense(1).build([None, 1])
-    weights = small_model(name, 64).get_weights()
+    weights = small_model(name, 32).get_weights()
     # The others are zeros and ones.
     assert sum(np.std(weight) > 0 for weight in weights) > 5
 
@@ -95,12 +95,9 @@ def test_names_of_variables(name):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "last"), [("halo_resnet_50", "H"), ("lambda_resnet_tiny", "L")]
-)
-def test_saved_model_takes_other_sizes(name, last, tmp_path):
+def test_saved_model_takes_other_sizes(tmp_path):
     """Than those it was traced with; each layer is traced many times, so there is one block."""
-    model = small_model(name, stages=("", "", "", last))
+    model = small_model("lambda_resnet_tiny", stages=("", "", "", "L"))
     model(images(1, 32, 32, 3))
     model.export(tmp_path / "model", verbose=False)
     x = images(2, 40, 56, 3)
@@ -108,7 +105,7 @@ def test_saved_model_takes_other_sizes(name, last, tmp_path):
     np.testing.assert_allclose(loaded.serve(x), model(x), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["h0", "h4", "h6"])
+@pytest.mark.parametrize("name", halonet.FAMILY)
 def test_parameters_of_a_halonet_by_hand(name):
     """The block of the paper: w -> attention r_v w -> r_b w, with norms, and a projection in each stage."""
     _, block, halo, values, bottleneck, l3, final = halonet.FAMILY[name]
@@ -126,10 +123,8 @@ def test_parameters_of_a_halonet_by_hand(name):
             channels = outputs
     if final:
         total, channels = total + channels * final + 2 * final, final
-    assert (
-        lambdanet.model_info(f"halonet_{name}", input_size=64).params
-        == total + channels * 1000 + 1000
-    )
+    total += channels * 1000 + 1000
+    assert lambdanet.model_info(f"halonet_{name}").params == total
 
 
 def layers_of(name, kind=lambdanet.HaloAttention, **options):
@@ -158,11 +153,8 @@ def test_hybrids_and_detection_networks():
         f"c5_block{i}_spatial" for i in (1, 2, 3)
     ]
     assert {(layer.block_size, layer.halo_size) for layer in layers} == {(32, 3)}
-    assert gates("halonet_h4_c12") == {"c2", "c3"} and gates("halo_resnet_50") == {
-        "c2",
-        "c3",
-        "c4",
-    }
+    assert gates("halonet_h4_c12") == {"c2", "c3"}
+    assert gates("halo_resnet_50") == {"c2", "c3", "c4"}
 
 
 def test_mobilenet_v2_is_that_of_keras_applications():

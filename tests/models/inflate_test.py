@@ -7,11 +7,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, randomize_normalizations
-from small_models import small_model
+from helpers import images, randomize_normalizations, refused
+from small_models import dtype_policy, small_model
 
 import lambdanet
-from lambdanet.errors import InputError
 from lambdanet.models import unet
 from lambdanet.models.inflate import OverSlices
 from lambdanet.models.output_stride import ShiftedCopies
@@ -19,16 +18,16 @@ from lambdanet.models.output_stride import ShiftedCopies
 layers = keras.layers
 # One network of each family, and what is special in others.
 FAMILIES = (
-    "lambda_resnet_tiny",
-    "resnet_50",
+    pytest.param("lambda_resnet_tiny", marks=pytest.mark.weekly),
+    pytest.param("resnet_50", marks=pytest.mark.weekly),
     "resnet_rs_50",
     "halonet_h0",
     "lambda_resnet26rpt_256",
     "botnet26t_256",
     "eca_halonext26ts",
-    "haloregnetz_b",
+    pytest.param("haloregnetz_b", marks=pytest.mark.weekly),
     "mobilenet_v2",
-    "efficientnet_b0",
+    pytest.param("efficientnet_b0", marks=pytest.mark.weekly),
 )
 SCOPES = {"lambda_resnet_tiny": 3, "lambda_resnet26rpt_256": 5}
 
@@ -52,10 +51,8 @@ def randomized(model):
 @pytest.fixture
 def in_float64():
     """Random normalizations let rounding errors grow beyond 1e-5 in float32."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_dtype_policy(before)
+    with dtype_policy("float64"):
+        yield
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -72,17 +69,16 @@ def layer_of(**options):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "scope"),
     [
-        {"scope": 5, "intra_depth": 2, "position_bias": True},
-        {"scope": None},
-        {"scope": (3, None), "multi_head": True},
-        {"scope": 3, "dilation": 2, "strides": 2, "pool_size": 3},
-        {"position": None},
-        {"content": False, "strides": (2, 1)},
+        ({"scope": 5, "intra_depth": 2, "position_bias": True}, 3),
+        ({"scope": None}, 3),
+        ({"scope": (3, None), "multi_head": True}, 1),
+        ({"scope": 3, "dilation": 2, "strides": 2, "pool_size": 3}, 3),
+        ({"position": None}, 3),
+        ({"content": False, "strides": (2, 1)}, 1),
     ],
 )
-@pytest.mark.parametrize("scope", [1, 3])
 def test_lambda_layers_have_equal_outputs_on_equal_slices(options, scope):
     model = layer_of(**options)
     assert_equal(model, lambdanet.inflate(model, 4, scope), (7, 6))
@@ -112,16 +108,14 @@ def test_what_a_scope_adds_begins_at_zero_and_is_trained():
     volumes = lambdanet.inflate(model, depth=4, scope=3)
     assert_equal(model, volumes, (8, 8))
     weights = {w.path: w for w in volumes.weights}
-    beyond = {}
-    for name in ("same/kernel", "valid/kernel", "lambda/position/table"):
-        value = np.array(weights[name])
-        assert len(value) == 3
-        np.testing.assert_array_equal(value[::2], 0)
-        beyond[name] = value
+    added = ("same/kernel", "valid/kernel", "lambda/position/table")
+    for name in added:
+        assert weights[name].shape[0] == 3
+        np.testing.assert_array_equal(np.array(weights[name])[::2], 0)
     assert weights["point/kernel"].shape == (1, 1, 1, 4, 4)
     volumes.compile("sgd", "mse")
-    assert np.isfinite(volumes.train_on_batch(images(2, 4, 8, 8, 3), images(2, 2)))
-    for name in beyond:
+    volumes.train_on_batch(images(2, 4, 8, 8, 3), images(2, 2))
+    for name in added:
         assert np.abs(np.array(weights[name])[::2]).max() > 0
 
 
@@ -136,7 +130,7 @@ def test_other_slices_change_the_outputs_and_order_needs_a_scope():
     np.testing.assert_allclose(volumes(x[:, ::-1]), y, atol=tolerance)
 
 
-def test_volumes_are_saved_folded_and_exported(tmp_path):
+def test_volumes_are_saved_and_folded(tmp_path):
     model = randomized(small_model("lambda_resnet_tiny", 16))
     volumes = lambdanet.inflate(model, 4, scope=3)
     x = images(2, 4, 16, 16, 3)
@@ -145,11 +139,7 @@ def test_volumes_are_saved_folded_and_exported(tmp_path):
     loaded = keras.models.load_model(tmp_path / "volumes.keras")
     np.testing.assert_array_equal(loaded(x), y)
     fast = lambdanet.for_inference(volumes)
-    tolerance = 1e-4 * np.abs(y).max()
-    np.testing.assert_allclose(fast(x), y, atol=tolerance)
-    fast.export(tmp_path / "saved", verbose=False)
-    saved = tf.saved_model.load(tmp_path / "saved")
-    np.testing.assert_allclose(saved.serve(x), y, atol=tolerance)
+    np.testing.assert_allclose(fast(x), y, atol=1e-4 * np.abs(y).max())
 
 
 def test_features_and_segmentation_keep_the_slices():
@@ -163,12 +153,8 @@ def test_features_and_segmentation_keep_the_slices():
 
 
 def test_half_precision_is_kept():
-    keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
-        model = small_model("lambda_resnet_tiny", 16)
-        volumes = lambdanet.inflate(model)
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
+    with dtype_policy("mixed_bfloat16"):
+        volumes = lambdanet.inflate(small_model("lambda_resnet_tiny", 16))
     policies = {layer.compute_dtype for layer in volumes.layers if layer.weights}
     assert policies == {"bfloat16", "float32"}
     assert volumes(images(1, 2, 16, 16, 3)).dtype == tf.float32
@@ -203,9 +189,8 @@ X = keras.Input([8, 6, 3])
     ],
 )
 def test_layers_without_a_form_are_named(output, message):
-    with pytest.raises(InputError, match=re.escape(message)) as error:
+    with refused(re.escape(message)):
         lambdanet.inflate(keras.Model(X, output()))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -223,5 +208,5 @@ def test_layers_without_a_form_are_named(output, message):
 )
 def test_other_arguments_are_refused(arguments, message):
     model = keras.Model(X, layers.ReLU()(X))
-    with pytest.raises(InputError, match=f"^{message}"):
+    with refused(f"^{message}"):
         lambdanet.inflate(**{"model": model, **arguments})

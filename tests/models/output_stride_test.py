@@ -4,24 +4,12 @@
 import keras
 import numpy as np
 import pytest
-from helpers import images
+from helpers import images, refused
 from small_models import small_model
 
 import lambdanet
-from lambdanet.errors import InputError
 from lambdanet.models import complexity
 from lambdanet.models.weights import weight_files
-
-# Lambda layers, depthwise convolutions, halo and global attention, and tables for one size of map.
-NETWORKS = (
-    "lambda_resnet_tiny",
-    "mobilenet_v2_lambda",
-    "halonet_h0",
-    "sehalonet33ts",
-    "haloregnetz_b",
-    "botnet26t_256",
-    "lambda_resnet26rpt_256",
-)
 
 
 def build(name, output_stride=32, **options):
@@ -35,13 +23,20 @@ def build(name, output_stride=32, **options):
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "output_stride"),
-    [
-        *((name, (45, 33), 8) for name in NETWORKS),
-        ("lambda_resnet_tiny", (64, 96), 16),
+    ("name", "output_stride"),
+    [  # depthwise convolutions, halo and global attention, lambda layers, tables for one size of map
+        ("mobilenet_v2_lambda", 8),
+        ("halonet_h0", 8),
+        ("botnet26t_256", 8),
+        ("lambda_resnet26rpt_256", 8),
+        ("lambda_resnet_tiny", 16),
+        pytest.param("lambda_resnet_tiny", 8, marks=pytest.mark.weekly),
+        pytest.param("sehalonet33ts", 8, marks=pytest.mark.weekly),
+        pytest.param("haloregnetz_b", 8, marks=pytest.mark.weekly),
     ],
 )
-def test_finer_maps_contain_those_of_the_plain_network(name, size, output_stride):
+def test_finer_maps_contain_those_of_the_plain_network(name, output_stride):
+    size = (45, 33)
     x = images(2, *size, 3)
     plain = build(name, features_only=True)
     model = build(name, output_stride, features_only=True)
@@ -76,7 +71,7 @@ def test_an_output_stride_of_32_is_the_plain_network():
     assert explicit.get_config() == plain.get_config()
 
 
-def test_files_gradients_and_the_form_for_inference(tmp_path):
+def test_files_and_the_form_for_inference(tmp_path):
     model = lambdanet.create_model("lambda_resnet_tiny", num_classes=3, output_stride=8)
     weight_files.save(model, tmp_path / "tiny.safetensors")
     plain = lambdanet.create_model(
@@ -89,31 +84,9 @@ def test_files_gradients_and_the_form_for_inference(tmp_path):
     np.testing.assert_array_equal(loaded(x), model(x))
     folded = lambdanet.for_inference(model)
     np.testing.assert_allclose(folded(x), model(x), rtol=1e-4, atol=1e-4)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.01), loss)
-    losses = [model.train_on_batch(x, np.array([0, 2])) for _ in range(4)]
-    assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize(
-    ("build_model", "message"),
-    [
-        (
-            lambda: lambdanet.create_model("resnet_50", output_stride=12),
-            "output_stride must be one of 8, 16, 32, got 12",
-        ),
-        (
-            lambda: lambdanet.create_model("efficientnet_b0", output_stride=16),
-            "it takes no .* or output_stride",
-        ),
-        (
-            lambda: complexity.count_flops(
-                small_model("lambda_resnet_tiny", output_stride=16, input_size=32)
-            ),
-            "FLOPs of a model with an output_stride are not counted",
-        ),
-    ],
-)
-def test_what_has_no_output_stride_is_refused(build_model, message):
-    with pytest.raises(InputError, match=message):
-        build_model()
+def test_flops_of_finer_maps_are_not_counted():
+    model = small_model("lambda_resnet_tiny", output_stride=16, input_size=32)
+    with refused("FLOPs of a model with an output_stride are not counted"):
+        complexity.count_flops(model)

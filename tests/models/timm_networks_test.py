@@ -22,12 +22,19 @@ SIZES = {
     "halo2botnet50ts_256": [(256, 256)],
     "halonet26t": [(256, 256), (256, 512)],
     "halonet50ts": [(512, 256)],
-    "sehalonet33ts": [(256, 512)],
+    "sehalonet33ts": [(256, 256)],
     "eca_halonext26ts": [(512, 256)],
-    "haloregnetz_b": [(224, 448)],
+    "haloregnetz_b": [(224, 224)],
     "botnet26t_256": [(256, 256)],
     "sebotnet33ts_256": [(256, 256)],
     "eca_botnext26ts_256": [(256, 256)],
+}
+# Their blocks are also in other networks.
+WEEKLY = {
+    "halo2botnet50ts_256",
+    "halonet50ts",
+    "sebotnet33ts_256",
+    "eca_botnext26ts_256",
 }
 # float32; tables of other sizes than those that the network was trained with, which timm makes on request.
 FLOAT32 = [
@@ -129,7 +136,13 @@ def assert_equal(outputs, expected, tolerance):
         )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.weekly] if name in WEEKLY else [])
+        for name in MODELS
+    ],
+)
 def test_in_float64(timm, policy, name):
     """Parameters to the integer; features and logits at every size to twelve digits."""
     policy("float64")

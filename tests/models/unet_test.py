@@ -5,11 +5,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images
-from naive_layers import randomize
+from helpers import images, randomize_normalizations, refused
+from small_models import dtype_policy
 
 import lambdanet
-from lambdanet.errors import InputError
+from lambdanet.backend import compat
 from lambdanet.models import complexity, unet
 from lambdanet.models.spatial_ops import (
     Convolution,
@@ -60,7 +60,7 @@ NETWORKS = {
 def test_any_size_gives_logits_of_every_position(case):
     network, sizes = NETWORKS[case]
     model = unet.create_unet(network, num_classes=3, in_channels=2)
-    randomize(model)
+    randomize_normalizations(model)
     for size in sizes:
         x = images(2, *size, 2)
         y = model(x)
@@ -71,30 +71,27 @@ def test_any_size_gives_logits_of_every_position(case):
             np.testing.assert_allclose(fixed(x), y, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("level", [0, 1, 2])
-def test_every_operation_takes_part_at_every_level(operation, level):
-    letters = ["C", "C", "C"]
-    letters[level] = "L"
-    network = small(letters, letters[:2], lambdas=OPERATIONS[operation])
-    model = unet.create_unet(network, 2, 3, (12, 10))
-    model.compile("sgd", "mse")
-    before = [np.array(w) for w in model.trainable_weights]
-    assert np.isfinite(model.train_on_batch(images(2, 12, 10, 3), images(2, 12, 10, 2)))
-    moved = [
-        np.abs(a - b).max() > 0
-        for a, b in zip(before, model.trainable_weights, strict=True)
-    ]
-    # Biases before a normalization have no gradient.
-    assert np.mean(moved) > 0.9
-
-
-@pytest.mark.parametrize("operation", FLAT)
-def test_operations_on_maps_also_take_volumes(operation):
-    letters = ("C", "L", "L")
-    network = small(letters, ("C", "L"), (2, 2, 2), OPERATIONS[operation])
-    model = unet.create_unet(network, 2, 3, (4, 8, 6))
-    assert model(images(1, 4, 8, 6, 3)).shape == (1, 4, 8, 6, 2)
+@pytest.mark.parametrize(
+    ("operation", "size"),
+    [
+        *((operation, (12, 10)) for operation in OPERATIONS),
+        *((operation, (4, 8, 6)) for operation in FLAT),
+    ],
+)
+def test_gradients_reach_every_operation_at_every_level(operation, size):
+    strides = (2,) * len(size)
+    network = small("LLL", "LL", strides, OPERATIONS[operation])
+    model = unet.create_unet(network, 2, 3, size)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.sin(model(images(2, *size, 3), training=True)))
+    gradients = tape.gradient(loss, model.trainable_weights)
+    without = {
+        weight.path.rpartition("/")[2]
+        for weight, gradient in zip(model.trainable_weights, gradients, strict=True)
+        if not 0 < np.abs(gradient).max() < np.inf
+    }
+    # Of biases before a normalization it is zero, but for rounding.
+    assert without <= {"bias"}
 
 
 def naive_maximum(x):
@@ -109,7 +106,7 @@ def test_logits_equal_those_of_a_plain_loop():
     """Two levels of 1x1 convolutions in float64: pool, expand, crop, join."""
     network = unet.UNet((4, 6), ("C", "C"), ("C",), {"C": Convolution(0, 1)})
     model = unet.create_unet(network, 2, 3)
-    randomize(model)
+    randomize_normalizations(model)
     weights = {w.path: np.array(w, np.float64) for w in model.weights}
 
     def operate(x, name):
@@ -157,57 +154,54 @@ def test_deep_supervision_adds_logits_of_each_level_on_the_way_up():
         "1": (1, 7, 5, 3),
     }
     np.testing.assert_allclose(y["0"], plain(x), rtol=1e-4, atol=1e-5)
-    model.compile("sgd", {"0": "mse", "1": "mse"})
-    targets = {level: tf.zeros_like(map_) for level, map_ in y.items()}
-    assert np.isfinite(model.train_on_batch(x, targets)).all()
 
 
-@pytest.mark.parametrize("case", ["maps", "volumes", "stacks"])
-def test_models_are_saved_folded_and_exported(case, tmp_path):
-    network, (size, other, *_) = NETWORKS[case]
+@pytest.mark.slow
+def test_unets_are_saved_folded_and_exported(tmp_path):
+    network, sizes = NETWORKS["maps"]
     model = unet.create_unet(network, 2, 2)
-    randomize(model)
+    randomize_normalizations(model)
     model.save(tmp_path / "unet.keras")
     loaded = keras.models.load_model(tmp_path / "unet.keras")
     fast = lambdanet.for_inference(model)
-    serve = fast
-    if case == "maps":
-        fast.export(tmp_path / "saved", verbose=False)
-        saved = tf.saved_model.load(tmp_path / "saved")
-        serve = saved.serve
-    for x in (images(2, *size, 2), images(1, *other, 2)):
+    fast.export(tmp_path / "saved", verbose=False)
+    saved = tf.saved_model.load(tmp_path / "saved")
+    for size in sizes[:2]:
+        x = images(2, *size, 2)
         y = model(x)
         np.testing.assert_array_equal(loaded(x), y)
         tolerance = 1e-4 * np.abs(y).max()
         np.testing.assert_allclose(fast(x), y, atol=tolerance)
-        np.testing.assert_allclose(serve(x), y, atol=tolerance)
+        np.testing.assert_allclose(saved.serve(x), y, atol=tolerance)
 
 
 def test_half_precision_has_float32_logits():
-    keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
+    with dtype_policy("mixed_bfloat16"):
         model = unet.create_unet(STACKS, 2, 2)
-        y = model(images(1, 2, 9, 5, 2))
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
-    assert y.dtype == tf.float32 and np.isfinite(y).all()
+    plain = unet.create_unet(STACKS, 2, 2)
+    plain.set_weights(model.get_weights())
+    x = images(1, 2, 9, 5, 2)
+    y = model(x)
+    assert y.dtype == tf.float32
+    # Each of about sixteen roundings to bfloat16 is of at most 2**-8, on either side of a sum.
+    np.testing.assert_allclose(y, plain(x), atol=16 * 2**-8 * np.abs(y).max())
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "params"),
+    ("name", "params"),
     [
-        ("unet_2d", (37, 20), 31_037_122),
-        ("lambda_unet_2d", (37, 20), 13_844_546),
-        ("unet_3d", (5, 11, 10), 5_602_018),
-        ("lambda_unet_3d", (5, 11, 10), 2_324_802),
-        ("lambda_unet_2_5d", (2, 19, 16), 13_846_210),
+        ("unet_2d", 31_037_122),
+        ("lambda_unet_2d", 13_844_546),
+        ("unet_3d", 5_602_018),
+        ("lambda_unet_3d", 2_324_802),
+        ("lambda_unet_2_5d", 13_846_210),
     ],
 )
-def test_rows_of_the_table_run(name, size, params):
+def test_rows_of_the_table_have_the_published_sizes(name, params):
     assert len(unet.MODELS) == 5
-    model = unet.create_unet(name, 2, 2)
+    with compat.without_values():
+        model = unet.create_unet(name, 2, 2)
     assert complexity.count_parameters(model) == params
-    assert model(images(1, *size, 2)).shape == (1, *size, 2)
 
 
 def test_options_reach_the_layers():
@@ -226,7 +220,6 @@ def test_options_reach_the_layers():
         ({"network": "lambda_unet"}, "unknown U-Net 'lambda_unet'; did you mean"),
         ({"scop": 3}, "unknown option of lambda_unet_2_5d 'scop'; did you mean scope"),
         ({"num_classes": 0}, "num_classes must be a positive integer, got 0"),
-        ({"in_channels": 0}, "in_channels must be a positive integer"),
         ({"input_size": (8, 8)}, "input_size must be one value, or one per spatial"),
         ({"input_size": (4, 0, 8)}, "input_size must be a positive integer, got 0"),
         ({"input_size": (1, 8, 8)}, "the number of slices must be at least 2 for"),
@@ -235,18 +228,13 @@ def test_options_reach_the_layers():
     ],
 )
 def test_other_arguments_are_refused_on_one_line(arguments, message):
-    with pytest.raises(InputError, match=f"^{message}") as error:
+    with refused(f"^{message}"):
         unet.create_unet(**{"network": "lambda_unet_2_5d", **arguments})
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (
-            {"down": ("C", "C")},
-            r"filters, down and up must be of one .*got \(3, 2, 2\)",
-        ),
         ({"up": ("C",)}, r"filters, down and up must be .*got \(3, 3, 1\)"),
         ({"down": ("C", "X", "C")}, "unknown operation 'X'; accepted: C"),
         ({"strides": (2,)}, r"strides must be of two or three axes, got \(2,\)"),
@@ -254,5 +242,5 @@ def test_other_arguments_are_refused_on_one_line(arguments, message):
 )
 def test_other_rows_are_refused_on_one_line(row, message):
     plain = {"filters": (4, 6, 8), "down": ("C",) * 3, "up": ("C",) * 2}
-    with pytest.raises(InputError, match=f"^{message}"):
+    with refused(f"^{message}"):
         unet.UNet(**{**plain, **row})

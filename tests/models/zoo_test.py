@@ -10,12 +10,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images
-from small_models import small_model
+from helpers import images, refused
+from small_models import few_block_model, small_model
 
 import lambdanet
 from lambdanet.backend import compat
-from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
 
@@ -30,29 +29,24 @@ def test_list_models_takes_patterns():
         f"lambda_resnet_{depth}_c4" for depth in (50, 101, 152, 200, 270, 350, 420)
     ]
     assert lambdanet.list_models("nothing*") == []
-    with pytest.raises(
-        InputError, match="pattern must be a shell pattern such as .*, got None"
-    ):
+    with refused("pattern must be a shell pattern such as .*, got None"):
         lambdanet.list_models(None)
 
 
 def test_model_info():
     info = lambdanet.model_info("lambda_resnet_50")
-    assert (info.name, info.params, info.input_size) == (
-        "lambda_resnet_50",
-        18_963_272,
-        160,
-    )
-    assert (info.source, info.flops) == ("Table 19", pytest.approx(4.18e9, rel=1e-3))
+    assert info.name == "lambda_resnet_50"
+    assert info.params == 18_963_272
+    assert info.input_size == 160
+    assert info.source == "Table 19"
+    assert info.flops == pytest.approx(4.18e9, rel=1e-3)
     # Those of every ResNet, and of ResNet-RS in timm.
     channels = (64, 256, 512, 1024, 2048)
     assert info.stages == tuple(
         (level, 2**level, d) for level, d in enumerate(channels, start=1)
     )
     assert info.embedding_size == 2048
-    with pytest.raises(
-        InputError, match="input_size must be a positive integer, got 0"
-    ):
+    with refused("input_size must be a positive integer, got 0"):
         lambdanet.model_info("lambda_resnet_tiny", input_size=0)
 
 
@@ -64,11 +58,6 @@ def backbone(**options):
     ("model", "message"),
     [
         (lambda: "resnet_50", "model must be a functional model, got"),
-        (lambda: None, "model must be a functional model, got"),
-        (
-            lambda: keras.Sequential([keras.layers.Dense(2)]),
-            "model must be a functional model, got",
-        ),
         (
             lambda: backbone(features_only=True),
             "must have a classifier or a pooled embedding",
@@ -80,7 +69,7 @@ def backbone(**options):
     ],
 )
 def test_a_backbone_has_no_classifier_to_replace(model, message):
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         lambdanet.replace_classifier(model(), 4)
 
 
@@ -93,19 +82,15 @@ def test_any_selection_of_levels():
     patches = small_model(
         "halonet_h4_base128_patch", stages=("C", "C", "C", "C"), features_only=True
     )
-    with pytest.raises(
-        InputError, match=r"some of the levels 2, 3, 4, 5, got \(1, 2\)"
-    ):
+    with refused(r"some of the levels 2, 3, 4, 5, got \(1, 2\)"):
         zoo._select_levels(patches.output, (1, 2))
 
 
 def test_embedding_is_what_the_classifier_reads(tiny, tmp_path):
     """Each pooling of the last map, and logits that are linear in the mean."""
     weight_files.save(tiny, tmp_path / "tiny.safetensors")
-    x, options = (
-        images(2, 32, 48, 3),
-        {"weights": tmp_path / "tiny.safetensors", "num_classes": 0},
-    )
+    x = images(2, 32, 48, 3)
+    options = {"weights": tmp_path / "tiny.safetensors", "num_classes": 0}
     found = {
         pooling: backbone(pooling=pooling, **options)(x).numpy()
         for pooling in ("avg", "max", None)
@@ -160,32 +145,24 @@ def test_activation_default_and_override(name, own):
 
 def test_blocks_start_as_the_identity():
     """The last gamma of every block is zero, so features of a fresh network are its shortcuts alone."""
-    model = lambdanet.create_model("lambda_resnet_50", features_only=True)
     last = [
         np.any(w)
-        for w in model.weights
+        for w in backbone().weights
         if compat.variable_name(w).endswith("expand_norm/gamma")
     ]
-    assert last == [False] * 16
+    assert last == [False] * 6
 
 
-@pytest.mark.parametrize("integer", [int, np.int64])
-def test_in_channels_and_overrides(integer):
-    sizes = {"in_channels": integer(1), "key_dim": integer(8), "scope": integer(3)}
-    model = lambdanet.create_model(
-        "lambda_resnet_tiny", **sizes, input_size=(integer(24), integer(40))
-    )
+def test_in_channels_and_overrides_may_be_of_numpy():
+    sizes = dict.fromkeys(("in_channels", "scope"), np.int64(3)) | {"key_dim": 8}
+    model = backbone(**sizes, input_size=(np.int64(24), 40))
     assert json.loads(model.to_json())["config"]["name"] == "lambda_resnet_tiny"
-    assert model.input_shape == (None, 24, 40, 1)
+    assert model.input_shape == (None, 24, 40, 3)
     layer = model.get_layer("c5_block1_spatial")
     assert (layer.key_dim, layer.position.scope) == (8, 3)
     with compat.without_values():
-        assert (
-            lambdanet.create_model(
-                "efficientnet_b0", in_channels=integer(2)
-            ).input_shape[-1]
-            == 2
-        )
+        other = lambdanet.create_model("efficientnet_b0", in_channels=np.int64(2))
+    assert other.input_shape[-1] == 2
 
 
 def test_regularizer_applies_to_kernels_only():
@@ -200,20 +177,14 @@ def test_regularizer_applies_to_kernels_only():
     assert others == {"gamma", "beta", "bias", "table"}
     expected = decay * sum(tf.nn.l2_loss(kernel) for kernel in kernels)
     np.testing.assert_allclose(sum(model.losses), expected, rtol=1e-4)
-    assert (
-        lambdanet.replace_classifier(model, 4).get_layer("logits").kernel_regularizer.l2
-        == decay / 2
-    )
-    model = lambdanet.create_model(
-        "lambda_resnet_tiny", num_classes=2, kernel_regularizer="l2"
-    )
-    assert model.get_layer("logits").kernel_regularizer.l2 == pytest.approx(0.01)
+    replaced = lambdanet.replace_classifier(model, 4).get_layer("logits")
+    assert replaced.kernel_regularizer.l2 == decay / 2
+    logits = backbone(num_classes=2, kernel_regularizer="l2").get_layer("logits")
+    assert logits.kernel_regularizer.l2 == pytest.approx(0.01)
 
 
 def test_stochastic_depth_rises_over_the_stages():
-    model = lambdanet.create_model(
-        "lambda_resnet_tiny", stochastic_depth_rate=0.2, dropout_rate=0.3
-    )
+    model = backbone(stochastic_depth_rate=0.2, dropout_rate=0.3)
     rates = {
         layer.name: layer.rate
         for layer in model.layers
@@ -224,20 +195,7 @@ def test_stochastic_depth_rises_over_the_stages():
     assert model.get_layer("dropout").rate == 0.3
 
 
-def test_a_wrapped_layer_loads_by_its_name(tmp_path):
-    """As in the FAQ."""
-    video = keras.Input([3, 6, 5, 4])
-    layer = keras.layers.TimeDistributed(lambdanet.LambdaLayer(8, scope=3))
-    model, x = keras.Model(video, layer(video)), images(2, 3, 6, 5, 4)
-    model.save(tmp_path / "model.keras")
-    names = {"LambdaLayer": lambdanet.LambdaLayer}
-    loaded = keras.models.load_model(tmp_path / "model.keras", custom_objects=names)
-    with keras.utils.custom_object_scope(names):
-        fast = lambdanet.for_inference(model)
-    for copy in (loaded, fast):
-        np.testing.assert_allclose(copy(x), model(x), atol=1e-5)
-
-
+@pytest.mark.slow
 def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
     """As the README says: with the layers registered, and without oneDNN's convolutions.
 
@@ -264,13 +222,11 @@ def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
             {"name": "lambda_resnet_51"},
             "unknown model 'lambda_resnet_51'; did you mean lambda_resnet_5",
         ),
-        ({"name": "mobilenet_v2", "key_dim": 8}, "its options: none"),
         (
             {"name": "resnet_50", "key_dim": 8},
             "model 'resnet_50' has no option 'key_dim'; its options: none",
         ),
         ({"include_top": False}, "include_top is num_classes=0 here"),
-        ({"key_dims": 8}, "no option 'key_dims'; its options: .*key_dim"),
         (
             {"num_class": 8},
             r"no option 'num_class' \(did you mean num_classes\?\); its options: .*key_dim",
@@ -295,35 +251,23 @@ def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
         ({"weights": 1}, "weights must be a string or a path, got 1"),
         *(
             ({"batch_norm": wrong}, "batch_norm must be arguments of .*Norm.*, got")
-            for wrong in [
-                {"epsilonn": 1},
-                {"axis": 1},
-                {"name": "x"},
-                {"gamma_initializer": "zeros"},
-            ]
-            + [{"momentum": 2}, {"momentum": "much"}, {"epsilon": -1}, []]
+            for wrong in ({"epsilonn": 1}, {"axis": 1}, {"momentum": 2}, [])
         ),
+        ({"output_stride": 12}, "output_stride must be one of 8, 16, 32, got 12"),
         *(
             (
                 {"name": "efficientnet_b0", **options},
-                "efficientnet_b0 is there for comparison",
+                "efficientnet_b0 is there for comparison.* or output_stride",
             )
-            for options in (
-                {"kernel_regularizer": "l2"},
-                {"batch_norm": {"momentum": 0.99}},
-            )
+            for options in ({"kernel_regularizer": "l2"}, {"output_stride": 16})
         ),
         ({"activation": "rleu"}, "activation must be .* got 'rleu'"),
-        (
-            {"features_only": "False"},
-            "features_only must be True or False, got 'False'",
-        ),
         ({"features_only": 1}, "features_only must be True or False, got 1"),
         ({"name": None}, "unknown model None; see `lambdanet list`"),
     ],
 )
 def test_what_is_rejected(arguments, message):
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         lambdanet.create_model(**{"name": "lambda_resnet_tiny", **arguments})
 
 
@@ -347,7 +291,7 @@ def test_layers_on_maps_of_one_size_share_their_positions(tmp_path):
 
 
 def test_tables_of_maps_of_unknown_size():
-    model = lambdanet.create_model("resnet_50_cccl", scope=None, features_only=True)
+    model = few_block_model("resnet_50_cccl", scope=None, features_only=True)
     sizes = [model.get_layer(f"c5_block{i}_spatial").position.map_size for i in (1, 2)]
     assert sizes == [(14, 14), (7, 7)]
     assert model(images(1, 96, 64, 3))["5"].shape == (1, 3, 2, 2048)
@@ -364,13 +308,9 @@ def test_names_of_imagenet():
         "golden retriever",
         "toilet tissue",
     ]
-    with pytest.raises(
-        InputError, match="unknown model with published weights 'lambda_resnet_50'"
-    ):
+    with refused("unknown model with published weights 'lambda_resnet_50'"):
         lambdanet.class_names("lambda_resnet_50")
-    with pytest.raises(
-        InputError, match="unknown set of weights of lambda_resnet50ts 'mine'"
-    ):
+    with refused("unknown set of weights of lambda_resnet50ts 'mine'"):
         lambdanet.class_names("lambda_resnet50ts", "mine")
 
 
@@ -380,12 +320,9 @@ def test_most_probable_classes_come_first():
     for logits in ([row, row + 1000], tf.constant([row, row + 1000])):
         first, second = lambdanet.decode_predictions(logits, np.array(CLASSES), top=2)
         assert [name for name, _ in first] == ["bird", "cat"]
-        np.testing.assert_allclose(
-            [probability for _, probability in first], [0.6, 0.3], rtol=1e-6
-        )
-        np.testing.assert_allclose(
-            [p for _, p in first], [p for _, p in second], rtol=1e-6
-        )
+        for row_of_image in (first, second):
+            found = [probability for _, probability in row_of_image]
+            np.testing.assert_allclose(found, [0.6, 0.3], rtol=1e-6)
     # All three, in order.
     assert lambdanet.decode_predictions([[0.0, 0.0, -1.0]], CLASSES)[0][1][0] == "dog"
     logits = np.zeros([1, 1000])
@@ -401,22 +338,16 @@ def test_most_probable_classes_come_first():
             {},
             r"the shape of logits must be \[b, 3\], one per class name, got \(3,\)",
         ),
-        ([[1.0, 2.0]], {}, r"got \(1, 2\)"),
         ([[1.0, np.nan, 0.0]], {}, "logits must be finite, got NaN or infinity"),
         (
             [[0.2, 0.3, 0.5]],
             {},
             "must be what precedes a softmax, got probabilities, which sum",
         ),
-        (
-            [["cat", "dog", "bird"]],
-            {},
-            r"logits must be a matrix of numbers, got \[\['cat'",
-        ),
         ([[1.0], [2.0, 3.0]], {}, "logits must be a matrix of numbers, got"),
         ([[1.0, 2.0, 3.0]], {"top": 0}, "top must be a positive integer, got 0"),
     ],
 )
 def test_what_is_not_decoded(logits, arguments, message):
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         lambdanet.decode_predictions(logits, CLASSES, **arguments)
