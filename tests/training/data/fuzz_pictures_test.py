@@ -35,6 +35,7 @@ def _mutated(contents, others, dice):
         contents = dice.choice(
             [
                 before + flipped + behind,
+                before + flipped[:1] + contents[begin + 1 :],
                 before + bytes(end - begin) + behind,
                 before + length + contents[begin + len(length) :],
                 before
@@ -71,11 +72,13 @@ def _write(folder, seed, count):
     dice = random.Random(seed)
     pictures = [row.contents for row in PICTURES.values()]
     still = [contents for contents in pictures if contents.startswith(b"RIFF")]
+    converted = [row.contents for row in PICTURES.values() if not row.plain]
+    groups = [still, converted, pictures, pictures]
     for name in ("mutated", "whole"):
         (folder / "train" / name).mkdir(parents=True)
     (folder / "train" / "whole" / "0.jpg").write_bytes(pictures[0])
     for number in range(count):
-        one = dice.choice(still if number % 4 == 0 else pictures)
+        one = dice.choice(groups[number % len(groups)])
         path = folder / "train" / "mutated" / f"{number:06d}.png"
         path.write_bytes(_mutated(one, pictures, dice))
 
