@@ -33,9 +33,23 @@ CASES = {
 }
 
 
+# These can have no state.
+ALL = {
+    **CASES,
+    "whole sequence": ({"scope": None}, SEQUENCE, 1),
+    "unstructured": ({"position": "unstructured"}, SEQUENCE, 1),
+    "spectrogram": ({"causal": 2, "scope": (None, 5)}, (2, 4, 5, 6), 2),
+    "unstructured video": (
+        {"causal": 3, "position": "unstructured", "strides": 2, "multi_head": True},
+        (2, 2, 3, 4, 6),
+        3,
+    ),
+}
+
+
 def case_of(name):
     """Returns a layer with random weights, its input, and the causal axis of that."""
-    options, shape, axis = CASES[name]
+    options, shape, axis = ALL[name]
     layer = lambdanet.LambdaLayer(8, **{"scope": 5, "causal": True, **options})
     layer.build(shape)
     randomize(layer)

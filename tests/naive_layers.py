@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention and lambda layers one query at a time in float64, the oracles of their tests."""
+"""Oracles in float64: attention one query at a time, lambda layers by all pairs of positions."""
 
 import itertools
 
 import numpy as np
+from scipy import special
 
 import lambdanet
+from lambdanet import backend as K
 from lambdanet.backend import compat
 from lambdanet.backend.tensors import per_axis
 from lambdanet.layers.argument_checks import axis_of_causal
+from lambdanet.ops import reference
 
 
 def images(*shape, seed=0):
@@ -106,120 +109,84 @@ def naive_halo_attention(layer, x):
     return outputs[:, ::strides, ::strides]
 
 
-def naive_lambda_layer(layer, x, context=None, mask=None, padding_mask=None):
-    """Equations 1 and 2 in float64 at inference, one query and one context position at a time."""
+def lambda_by_equations(layer, x, context=None, mask=None, padding_mask=None):
+    """Equations 1 and 2 in float64 at inference, of all pairs of positions.
+
+    reference_test proves by loops the functions of `reference` that it uses.
+    """
     weights = weights_of(layer)
     context = x if context is None else context
-    if padding_mask is not None or np.ndim(mask) == 3:
-        return np.concatenate(
-            [
-                naive_lambda_layer(
-                    layer,
-                    x[i : i + 1],
-                    context[i : i + 1],
-                    mask_of_example(layer, x, context, mask, padding_mask, i),
-                )
-                for i in range(len(x))
-            ]
-        )
     rank, h, k, u = x.ndim - 2, layer.num_heads, layer.key_dim, layer.intra_depth
+    num_lambdas = h if layer.multi_head else 1
     strides = per_axis(layer.strides, rank)
     axis = axis_of_causal(layer.causal, rank)
-    lambdas = h if layer.multi_head else 1
+    x = x[(slice(None), *[slice(None, None, step) for step in strides])]
+    size, context_size = x.shape[1:-1], context.shape[1:-1]
+    b, n, m = len(x), np.prod(size), np.prod(context_size)
 
-    def project(y, name, shape, norm=True):
+    def project(y, name, *depth):
+        """[b, *size, c] -> [b, n, *depth]."""
         y = y @ weights[f"{name}/kernel"]
-        if norm and layer.use_batch_norm:
-            mean, variance = (
-                weights[f"{name}_norm/moving_mean"],
-                weights[f"{name}_norm/moving_variance"],
-            )
-            y = (y - mean) / np.sqrt(variance + 1e-5) * weights[
-                f"{name}_norm/gamma"
-            ] + weights[f"{name}_norm/beta"]
-        return y.reshape([*y.shape[:-1], *shape])
+        if f"{name}_norm/gamma" in weights:
+            variance = weights[f"{name}_norm/moving_variance"] + 1e-5
+            y = (y - weights[f"{name}_norm/moving_mean"]) / np.sqrt(variance)
+            y = y * weights[f"{name}_norm/gamma"] + weights[f"{name}_norm/beta"]
+        return y.reshape([b, -1, *depth])
 
-    def embedding(i, number, n, number_m, m):
-        """E_nm of lambda i, [k, u]."""
-        table = weights["position/table"]
-        table = table.reshape(
-            [lambdas, *table.shape[lambdas > 1 : table.ndim - 1 - (u > 1)], k, u]
-        )
-        if isinstance(layer.position, lambdanet.UnstructuredPositionEmbedding):
-            return table[i, number, number_m]
-        distance = [mi - step * ni for mi, ni, step in zip(m, n, strides, strict=True)]
-        dilation = per_axis(layer.position.dilation, rank)
-        # A causal table ends with the offset 0.
-        zeros = [r // 2 for r in table.shape[1 : rank + 1]]
-        if axis is not None:
-            zeros[axis] = table.shape[1 + axis] - 1
-        offset = tuple(
-            d // step + zero
-            for d, step, zero in zip(distance, dilation, zeros, strict=True)
-        )
-        in_scope = all(
-            0 <= o < r for o, r in zip(offset, table.shape[1:], strict=False)
-        )
-        return (
-            table[(i, *offset)]
-            if in_scope
-            and not any(d % step for d, step in zip(distance, dilation, strict=True))
-            else np.zeros([k, u])
-        )
-
-    every = [slice(None, None, step) for step in strides]
-    queries = project(x[(slice(None), *every)], "queries", [h, k])
+    queries = project(x, "queries", h, k)
     if layer.query_normalization == "softmax":
-        queries = np.exp(queries) / np.exp(queries).sum(-1, keepdims=True)
-    values = project(context, "values", [lambdas, layer.filters // h, u]).reshape(
-        [len(x), -1, lambdas, layer.filters // h, u]
-    )
-    if layer.content:
-        keys = project(context, "keys", [lambdas, k, u], norm=False).reshape(
-            [len(x), -1, lambdas, k, u]
-        )
-    contexts = list(itertools.product(*map(range, context.shape[1:-1])))
-    outputs = np.zeros([*queries.shape[:-1], layer.filters // h])
-    for number, n in enumerate(
-        itertools.product(*map(range, queries.shape[1 : rank + 1]))
-    ):
-        allowed = [
-            j
-            for j in range(len(contexts))
-            if (mask is None or mask[number, j])
-            and (axis is None or contexts[j][axis] <= strides[axis] * n[axis])
-        ]
-        for head in range(h):
-            i = head if layer.multi_head else 0
-            weight = np.zeros([len(x), len(allowed), k, u])
-            if layer.content:
-                weight = keys[:, allowed, i]
-                if layer.key_normalization == "softmax":
-                    weight = np.exp(weight) / np.exp(weight).sum(1, keepdims=True)
-                elif layer.key_normalization == "l2":
-                    weight = weight / np.sqrt((weight**2).sum(1, keepdims=True))
-            if layer.position is not None and allowed:
-                weight = weight + np.stack(
-                    [embedding(i, number, n, j, contexts[j]) for j in allowed]
-                )
-            lambda_n = np.einsum("bmku,bmvu->bkv", weight, values[:, allowed, i])
-            if "position/bias" in weights:
-                lambda_n = lambda_n + weights["position/bias"][:, None]
-            outputs[(slice(None), *n, head)] = np.einsum(
-                "bk,bkv->bv", queries[(slice(None), *n, head)], lambda_n
-            )
-    return outputs.reshape([*outputs.shape[:-2], -1])
-
-
-def mask_of_example(layer, x, context, mask, padding_mask, i):
-    """What each query of example i sees, [n, m]."""
-    strides = per_axis(layer.strides, x.ndim - 2)
-    n = np.prod([-(-n // step) for n, step in zip(x.shape[1:-1], strides, strict=True)])
-    m = np.prod(context.shape[1:-1])
-    visible = np.ones([n, m], bool)
+        queries = special.softmax(queries, axis=-1)
+    values = project(context, "values", num_lambdas, layer.filters // h, u)
+    visible = np.ones([b, n, m], bool)
     if mask is not None:
-        visible = np.asarray(mask if mask.ndim == 2 else mask[i], bool)
-    return visible if padding_mask is None else visible & padding_mask[i]
+        visible &= np.asarray(mask, bool)
+    if padding_mask is not None:
+        visible &= padding_mask[:, np.newaxis]
+    if axis is not None:
+        visible &= np.array(reference.causal_mask(size, context_size, axis, strides))
+    visible = visible[..., np.newaxis, np.newaxis]
+    outputs = np.zeros([b, n, h, layer.filters // h])
+    for number in range(num_lambdas):
+        pairs = np.zeros([b, n, m, k, u])
+        if layer.content:
+            keys = project(context, "keys", num_lambdas, k, u)[:, np.newaxis]
+            pairs += normalized(keys[..., number, :, :], visible, layer)
+        if layer.position is not None:
+            table = weights["position/table"]
+            table = table[number] if layer.multi_head and h > 1 else table
+            table = table if u > 1 else table[..., np.newaxis]
+            if isinstance(layer.position, lambdanet.RelativePositionEmbedding):
+                table = reference.gather_embeddings(
+                    K.convert_to_tensor(table),
+                    size,
+                    context_size,
+                    strides,
+                    layer.position.dilation,
+                    axis,
+                )
+            pairs += np.asarray(table)
+        lambdas = np.einsum(
+            "bnmku,bmvu->bnkv", np.where(visible, pairs, 0), values[:, :, number]
+        )
+        heads = slice(number, number + 1) if layer.multi_head else slice(None)
+        outputs[:, :, heads] = np.einsum(
+            "bnhk,bnkv->bnhv", queries[:, :, heads], lambdas
+        )
+    if "position/bias" in weights:
+        outputs += (queries @ weights["position/bias"])[..., np.newaxis]
+    return outputs.reshape([b, *size, layer.filters])
+
+
+def normalized(keys, visible, layer):
+    """Keys [b, 1, m, k, u], normalized over those that each query sees, [b, n, m, k, u]."""
+    if layer.key_normalization == "softmax":
+        keys = np.exp(keys)
+    keys = np.where(visible, keys, 0)
+    if layer.key_normalization is None:
+        return keys
+    power = 1 if layer.key_normalization == "softmax" else 2
+    sums = (keys**power).sum(axis=2, keepdims=True) ** (1 / power)
+    return keys / np.maximum(sums, 1e-300)  # of a query that sees nothing
 
 
 def randomize(layer, seed=0):

@@ -9,15 +9,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers import ENGINES, ROOT
-from naive_layers import weights_by_name
+from helpers import ENGINES, ROOT, pairwise
+from naive_layers import lambda_by_equations
 
 import lambdanet
 from experiments.arena import constructions
 from lambdanet import LambdaLayer
 from lambdanet import backend as K
 from lambdanet.backend import device, keras
-from lambdanet.ops import reference
 
 TASKS = constructions.SOLUTIONS
 PAGE = ROOT / "docs" / "explanation" / "what_each_half_can_do.md"
@@ -35,10 +34,11 @@ def assert_solved(outputs, examples):
     assert right == asked > 40
 
 
-@pytest.mark.parametrize("kind", device.DEVICES)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("task", TASKS)
-def test_solved_in_every_form_on_every_device(task, form, kind):
+@pytest.mark.parametrize(
+    ("form", "kind", "task"),
+    pairwise(FORMS, ["CPU", "RUNTIME", "GPU", "TPU"], [*TASKS]),
+)
+def test_solved_in_every_form_on_every_device(form, kind, task):
     draw, build = TASKS[task]
     examples = draw(number=4)
     with device.assume(kind):
@@ -63,38 +63,10 @@ def test_solved_by_the_equations_of_the_paper(task):
     outputs = examples.inputs
     for layer in build().layers[1:]:
         if isinstance(layer, LambdaLayer):
-            outputs = by_the_equations(
-                layer, outputs, causal=task == "in-context recall"
-            )
+            outputs = lambda_by_equations(layer, outputs)
         else:
             outputs = examples.inputs + outputs
     assert_solved(outputs, examples)
-
-
-def by_the_equations(layer, x, causal):
-    """The outputs of a lambda layer with one head, without its normalizations."""
-    b, *size, _ = x.shape
-    n = int(np.prod(size))
-    weights = {
-        name: K.convert_to_numpy(weight)
-        for name, weight in weights_by_name(layer).items()
-    }
-    queries, keys, values = (
-        K.convert_to_tensor(np.reshape(x @ weights[f"{name}/kernel"], [b, n, *depth]))
-        for name, depth in {
-            "queries": [1, layer.key_dim],
-            "keys": [-1, 1],
-            "values": [-1, 1],
-        }.items()
-    )
-    table = K.convert_to_tensor(weights["position/table"][..., np.newaxis])
-    axis = layer.position.causal_axis
-    embeddings = reference.gather_embeddings(table, size, size, causal_axis=axis)
-    mask = K.convert_to_tensor(np.tri(n, dtype="float32")) if causal else None
-    outputs = K.convert_to_numpy(
-        reference.apply_lambdas(queries, keys, values, embeddings, mask)
-    )
-    return outputs.reshape([b, *size, -1])
 
 
 @pytest.mark.engines

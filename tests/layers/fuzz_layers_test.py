@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random configurations of the layers against loops over queries, on a CPU and in the forms for a TPU."""
+"""Random configurations of the layers against their equations, on a CPU and in the forms for a TPU."""
 
 import hypothesis
 import numpy as np
+import pytest
 from fuzzing import rounds
 from hypothesis import strategies
-from naive_layers import images, naive_halo_attention, naive_lambda_layer, randomize
+from naive_layers import images, lambda_by_equations, naive_halo_attention, randomize
 
 import lambdanet
 from lambdanet.backend import device
@@ -62,8 +63,9 @@ def lambda_layers(draw):
     return arguments, spatial, context, mask, has_padding
 
 
+@pytest.mark.slow
 @hypothesis.given(lambda_layers())
-@hypothesis.settings(max_examples=rounds(200), deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=rounds(80), deadline=None, derandomize=True)
 def test_lambda_layers_equal_the_paper_equations(configuration):
     arguments, spatial, context_size, mask, has_padding = configuration
     rng = np.random.default_rng(0)
@@ -81,7 +83,7 @@ def test_lambda_layers_equal_the_paper_equations(configuration):
         masks["padding_mask"] = rng.integers(0, 2, [2, m]).astype(bool)
     layer(x, context=context, **masks)
     randomize(layer)
-    expected = naive_lambda_layer(layer, x, context, **masks)
+    expected = lambda_by_equations(layer, x, context, **masks)
     for kind in ("CPU", "TPU"):
         with device.assume(kind):
             outputs = layer(x, context=context, **masks)
@@ -109,8 +111,9 @@ def halo_attentions(draw):
     )
 
 
+@pytest.mark.slow
 @hypothesis.given(halo_attentions())
-@hypothesis.settings(max_examples=rounds(60), deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=rounds(30), deadline=None, derandomize=True)
 def test_halo_attention_equals_the_loop(configuration):
     arguments, size = configuration
     x = images(2, *size, 3)

@@ -82,7 +82,7 @@ def test_graph_has_no_patches_or_indexed_gradients(size):
     assert not [name for name in operations if "Scatter" in name or "Patches" in name]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", "mixed_bfloat16"])
 @pytest.mark.parametrize(
     ("is_joint", "layer"),
     [
@@ -130,10 +130,7 @@ def test_tpu_forms_equal_single_heads_with_gradients(
     with device.assume("TPU"):
         for result, of_a_head in zip(results(), expected, strict=True):
             error = np.max(np.abs(result - of_a_head)) / np.max(np.abs(of_a_head))
-            assert (
-                error
-                < {"float64": 1e-13, "float32": 1e-5, "mixed_bfloat16": 4e-2}[dtype]
-            )
+            assert error < {"float64": 1e-13, "mixed_bfloat16": 4e-2}[dtype]
     assert len(packed) == (not is_joint)
 
 

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images
+from helpers import images, pairwise
 from naive_layers import randomize, weights_by_name
 from position_cases import average_pool
 
@@ -16,16 +16,18 @@ from lambdanet.models.weights import weight_files
 from lambdanet.ops import reference
 
 
-@pytest.mark.parametrize("kind", ["CPU", "TPU"])
-@pytest.mark.parametrize("size", [(7, 6), (8, 8), (2, 2), (5,), (3, 2, 4)])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"intra_depth": 2, "position_bias": True, "multi_head": True},
-        {"query_normalization": "softmax", "scope": None},
-        {"position": "unstructured"},
-        {"position": None},
-    ],
+    ("size", "options", "kind"),
+    pairwise(
+        [(7, 6), (8, 8), (2, 2), (5,), (3, 2, 4)],
+        [
+            {"intra_depth": 2, "position_bias": True, "multi_head": True},
+            {"query_normalization": "softmax", "scope": None},
+            {"position": "unstructured"},
+            {"position": None},
+        ],
+        ["CPU", "TPU"],
+    ),
 )
 def test_pool_of_the_layer_is_that_after_it(size, options, kind):
     """On maps of odd and even sizes, whose first windows begin at other places."""
@@ -43,7 +45,7 @@ def test_pool_of_the_layer_is_that_after_it(size, options, kind):
     whole(x), pooled(x)
     randomize(whole)
     pooled.set_weights(whole.get_weights())
-    expected = average_pool(whole(x), len(size), 3, 2)
+    expected = average_pool(whole(x), [(3, 2)] * len(size))
     assert pooled.compute_output_shape(x.shape) == expected.shape
     with device.assume(kind):
         np.testing.assert_allclose(pooled(x), expected, atol=1e-10)
@@ -78,7 +80,8 @@ def test_initializer_of_positions(position):
     for layer in layers:
         layer(images(1, 7, 7, 8))
         tables.append(weights_by_name(layer)["position/table"].numpy())
-        assert tables[-1].std() == pytest.approx(0.01, rel=0.1)
+        # Of 784 values at least: eight times their own deviation, 1 / sqrt(2 * 784).
+        assert tables[-1].std() == pytest.approx(0.01, rel=0.2)
         assert layer.for_inference().position.embeddings_initializer.stddev == 0.01
     assert not np.isclose(tables[0], tables[1]).all()
     assert layers[2].get_config() == layers[0].get_config()
@@ -116,21 +119,13 @@ def test_inputs_that_are_rejected(arguments, inputs, message):
         lambdanet.LambdaLayer(**arguments)(inputs)
 
 
-EMBEDDING = lambdanet.RelativePositionEmbedding(scope=5)
-
-
 def test_causal_memory_is_linear():
-    """A sequence whose table of all pairs would take 16 GB."""
-    layer = lambdanet.LambdaLayer(4, num_heads=1, key_dim=2, scope=9, causal=True)
-    assert layer(images(1, 2**16, 4)).shape == [1, 2**16, 4]
-
-
-def two_layers(table, **arguments):
-    inputs = keras.Input([6, 6, 8])
-    x = lambdanet.LambdaLayer(8, position=table, name="first", **arguments)(inputs)
-    return keras.Model(
-        inputs, lambdanet.LambdaLayer(8, position=table, name="second", **arguments)(x)
+    """A sequence whose table of all pairs would take 16 GB: its end equals the end of a shorter one."""
+    layer = lambdanet.LambdaLayer(
+        4, num_heads=1, key_dim=2, scope=9, causal=True, content=False
     )
+    x = images(1, 2**16, 4)
+    np.testing.assert_allclose(layer(x)[:, -8:], layer(x[:, -16:])[:, -8:], atol=1e-5)
 
 
 def test_arguments_equal_to_those_of_a_position_embedding():
@@ -147,28 +142,22 @@ def test_arguments_equal_to_those_of_a_position_embedding():
     )
 
 
-def test_one_table_shared_by_two_layers():
-    table = lambdanet.RelativePositionEmbedding(scope=5)
-    assert (
-        sum("table" in weight.name for weight in two_layers(table).trainable_weights)
-        == 1
-    )
-    for key_dim, size, message in (
-        (
-            8,
-            [6, 6],
-            "key_dim of the position embedding must be 8 as in the layer, got 16",
-        ),
+@pytest.mark.parametrize(
+    ("key_dim", "size", "message"),
+    [
+        (8, [6, 6], "key_dim of the position embedding must be 8 as .*, got 16"),
         (
             16,
             [6],
             "spatial axes of the input must be 2 as in the position table, got 1",
         ),
-    ):
-        with pytest.raises(InputError, match=message):
-            lambdanet.LambdaLayer(8, position=table, key_dim=key_dim)(
-                images(1, *size, 8)
-            )
+    ],
+)
+def test_layers_that_cannot_share_a_table(key_dim, size, message):
+    table = lambdanet.RelativePositionEmbedding(scope=5)
+    lambdanet.LambdaLayer(8, position=table)(images(1, 6, 6, 8))
+    with pytest.raises(InputError, match=message):
+        lambdanet.LambdaLayer(8, position=table, key_dim=key_dim)(images(1, *size, 8))
 
 
 def test_a_global_table_on_other_sizes():
@@ -203,21 +192,6 @@ def test_interpolation_stretches_the_table():
             linear = np.stack([offsets[:, None] + 2 * offsets] * 16, axis=-1)
             weight.assign(linear if "table" in name else by_name[name])
     np.testing.assert_allclose(stretched(x), exact(x), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("causal", [False, "time"])
-def test_half_precision_is_finite_for_large_inputs(dtype, causal):
-    policy = keras.mixed_precision.Policy(f"mixed_{dtype}")
-    layer = lambdanet.LambdaLayer(16, scope=9, causal=causal, dtype=policy)
-    x = images(2, 12, 12, 16) * 100
-    with tf.GradientTape() as tape:
-        outputs = layer(x, training=True)
-        loss = tf.reduce_mean(tf.cast(outputs, tf.float32))
-    gradients = tape.gradient(loss, layer.trainable_weights)
-    assert all(
-        np.isfinite(tf.cast(value, tf.float32)).all() for value in [outputs, *gradients]
-    )
 
 
 def test_another_context_in_a_functional_model(tmp_path):
@@ -268,21 +242,11 @@ def test_masks_of_two_values_are_read_alike(dtype, arguments):
     layer = lambdanet.LambdaLayer(8, scope=5, **arguments)
     x = images(2, 4, 8)
     expected = layer(x, mask=VISIBLE)
-    np.testing.assert_array_equal(layer(x, mask=VISIBLE.astype(dtype)), expected)
-    np.testing.assert_array_equal(
-        layer(x, mask=tf.constant(VISIBLE.astype(dtype))), expected
-    )
-    np.testing.assert_array_equal(
-        layer(x, mask=VISIBLE.astype(dtype).tolist()), expected
-    )
-
-
-def test_integers_other_than_0_are_true():
-    layer = lambdanet.LambdaLayer(8, scope=5)
-    x = images(2, 4, 8)
-    np.testing.assert_array_equal(
-        layer(x, mask=-3 * VISIBLE.astype(int)), layer(x, mask=VISIBLE)
-    )
+    mask = VISIBLE.astype(dtype)
+    for same in (mask, tf.constant(mask), mask.tolist()):
+        np.testing.assert_array_equal(layer(x, mask=same), expected)
+    if "int" in dtype:
+        np.testing.assert_array_equal(layer(x, mask=-3 * mask), expected)
 
 
 @pytest.mark.parametrize(
@@ -390,71 +354,38 @@ def test_adapters_are_named_where_plain_weights_are_needed(tmp_path):
     assert not path.exists()
 
 
-def test_unbuilt_layer_is_serialized_and_cloned():
-    layer = lambdanet.LambdaLayer(8, scope=3, name="mine")
-    config = keras.saving.serialize_keras_object(layer)
-    assert (
-        keras.saving.deserialize_keras_object(config).get_config() == layer.get_config()
-    )
-    model = keras.models.clone_model(keras.Sequential([layer, keras.layers.Dense(2)]))
-    assert model.layers[0].name == "mine" and not model.layers[0].built
-    assert model(images(1, 4, 8)).shape == [1, 4, 2]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"filters": 10, "num_heads": 4}, "filters=10 and num_heads=4"),
         ({"scope": 22}, "scope must be odd, got 22; 21 and 23 would do"),
-        ({"scope": -3}, "scope must be a positive integer, got -3"),
-        ({"key_dim": 0}, "key_dim must be a positive integer, got 0"),
-        ({"num_heads": 2.0}, "num_heads must be a positive integer, got 2.0"),
-        (
-            {"implementation": "conv2d"},
-            "unknown implementation 'conv2d'; did you mean conv",
-        ),
-        ({"position": "absolute"}, "unknown position 'absolute'"),
+        ({"implementation": "conv2d"}, "'conv2d'; did you mean conv"),
         ({"position": None, "content": False}, "needs content, positions or both"),
-        ({"key_normalization": "l1"}, "key_normalization must be one of .* got 'l1'"),
-        (
-            {"query_normalization": "l2"},
-            "query_normalization must be 'softmax' or None, got 'l2'",
-        ),
-        *(
-            (
-                {"embeddings_initializer": value},
-                "embeddings_initializer must be a Keras initializer or",
-            )
-            for value in (
-                "nrmal",
-                0.1,
-                {"class_name": "RandomNormal", "config": {"std": 0.1}},
-            )
-        ),
-        ({"resize": "crop"}, "unknown resize 'crop'"),
-        ({"scope": None, "map_size": 0}, "map_size must be a positive integer, got 0"),
-        ({"strides": 0}, "strides must be a positive integer, got 0"),
         (
             {"scope": None, "dilation": 3},
             "dilation must be 1 with scope=None, .* got 3",
-        ),
-        *(
-            (
-                {"position": EMBEDDING, name: value},
-                f"{name} beside a position embedding must be {own}, as ",
-            )
-            for name, value, own in [
-                ("scope", 7, "5"),
-                ("dilation", 2, "1"),
-                ("map_size", 9, "None"),
-                ("resize", "interpolate", "'slice'"),
-                ("position_bias", True, "False"),
-                ("implementation", "einsum", "'auto'"),
-                ("embeddings_initializer", "ones", "None"),
-            ]
         ),
     ],
 )
 def test_arguments_that_are_rejected(arguments, message):
     with pytest.raises(InputError, match=message):
         lambdanet.LambdaLayer(**{"filters": 8, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "own"),
+    [
+        ("scope", 7, "5"),
+        ("dilation", 2, "1"),
+        ("map_size", 9, "None"),
+        ("resize", "interpolate", "'slice'"),
+        ("position_bias", True, "False"),
+        ("implementation", "einsum", "'auto'"),
+        ("embeddings_initializer", "ones", "None"),
+    ],
+)
+def test_arguments_beside_an_embedding_are_its_own(name, value, own):
+    embedding = lambdanet.RelativePositionEmbedding(scope=5)
+    message = f"{name} beside a position embedding must be {own}, as "
+    with pytest.raises(InputError, match=message):
+        lambdanet.LambdaLayer(8, position=embedding, **{name: value})

@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import pairwise
 from naive_layers import images
 
 import lambdanet
@@ -33,31 +34,30 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["CPU", "TPU"])
-@pytest.mark.parametrize("options", OPTIONS)
-def test_padded_sequences_equal_their_shorter_forms(options, kind):
+@pytest.mark.parametrize(
+    ("options", "training", "kind"), pairwise(OPTIONS, [False, True], ["CPU", "TPU"])
+)
+def test_padded_sequences_equal_their_shorter_forms(options, training, kind):
     """Also in training, where a batch of one sequence has the statistics of what is no padding."""
     layer = lambdanet.LambdaLayer(8, num_heads=2, key_dim=3, **{"scope": 5, **options})
     x = padded()
     layer(x)
     start = layer.get_weights()
-    for training in (False, True):
-        for i, length in enumerate(LENGTHS):
-            outputs, weights = [], []
-            for inputs, mask in (
-                (x[i : i + 1], VISIBLE[i : i + 1]),
-                (x[i : i + 1, :length], None),
-            ):
-                layer.set_weights(start)
-                with device.assume(kind):
-                    outputs.append(layer(inputs, padding_mask=mask, training=training))
-                weights.append(layer.get_weights())
-            shown = -(-length // layer.strides)
-            np.testing.assert_allclose(
-                outputs[0][:, :shown], outputs[1], rtol=1e-4, atol=1e-5
-            )
-            for masked, short in zip(*weights, strict=True):
-                np.testing.assert_allclose(masked, short, rtol=1e-4, atol=1e-5)
+    for i, length in enumerate(LENGTHS):
+        outputs, weights = [], []
+        for inputs, mask in (
+            (x[i : i + 1], VISIBLE[i : i + 1]),
+            (x[i : i + 1, :length], None),
+        ):
+            layer.set_weights(start)
+            with device.assume(kind):
+                outputs.append(layer(inputs, padding_mask=mask, training=training))
+            weights.append(layer.get_weights())
+        shown = -(-length // layer.strides)
+        masked, short = outputs
+        np.testing.assert_allclose(masked[:, :shown], short, rtol=1e-4, atol=1e-5)
+        for one, other in zip(*weights, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [bool, "int32", "float32"])
@@ -138,17 +138,17 @@ def test_masks_of_keras_are_padding_masks(tmp_path, causal):
         x = layer(x)
     model = keras.Model(inputs, x)
     words = np.array([[3, 1, 4, 0, 0, 0], [2, 7, 1, 8, 2, 8]])
-    outputs = model.predict(words, verbose=0)
+    outputs = tf.function(model)(words)
     for i, length in ((0, 3), (1, 6)):
-        short = model.predict(words[i : i + 1, :length], verbose=0)
+        short = model(words[i : i + 1, :length])
         np.testing.assert_allclose(outputs[i : i + 1, :length], short, atol=1e-5)
     model.save(tmp_path / "masked.keras")
     loaded = keras.models.load_model(tmp_path / "masked.keras")
-    np.testing.assert_allclose(loaded.predict(words, verbose=0), outputs, atol=1e-6)
+    np.testing.assert_allclose(loaded(words), outputs, atol=1e-6)
     np.testing.assert_array_equal(model(words)._keras_mask, words != 0)
     targets = np.zeros([2, 6, 8])
     targets[0, 3:] = 1e9
-    model.compile(loss="mse")
+    model.compile(loss="mse", run_eagerly=True)
     assert model.evaluate(words, targets, verbose=0) < 1e6
 
 

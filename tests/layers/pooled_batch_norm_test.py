@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_equal_with_gradients
+from helpers import assert_equal_with_gradients, pairwise
 from naive_layers import images as numbers
 
 import lambdanet
@@ -78,9 +78,14 @@ def operations(function, *inputs):
     ]
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("options", [{}, {"scale": False, "center": False}])
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    ("dtype", "jit_compile", "options"),
+    pairwise(
+        ["float32", "mixed_bfloat16", "mixed_float16"],
+        [False, True],
+        [{}, {"scale": False, "center": False}],
+    ),
+)
 def test_fused_training_step_equals_keras(dtype, options, jit_compile):
     """Outputs, gradients and averages, of the biased variance; 240 positions would show the unbiased one."""
     arguments = {"momentum": 0.7, "epsilon": 1e-5, "dtype": dtype, **options}

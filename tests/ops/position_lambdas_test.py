@@ -2,15 +2,12 @@
 """Pools, chunks, half precision and unknown sizes; reference_test compares values and gradients."""
 
 import dataclasses
-import json
-import subprocess
 from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from engines import ENGINES
-from helpers import assert_equal_with_gradients, program
+from helpers import assert_equal_with_gradients, pairwise
 from position_cases import CASES, average_pool, random_case
 
 from lambdanet.backend import device
@@ -29,11 +26,15 @@ from lambdanet.ops.tpu import products as tpu_products
 
 
 @pytest.mark.parametrize(
-    "case", [name for name in CASES if "strides" not in CASES[name]]
+    ("case", "pool", "pools_first"),
+    pairwise(
+        [name for name in CASES if "strides" not in CASES[name]],
+        [(3, 2), (2, 2), (4, 3)],
+        [False, True],
+    ),
 )
-@pytest.mark.parametrize("pools_first", [False, True])
-@pytest.mark.parametrize(("pool_size", "strides"), [(3, 2), (2, 2), (4, 3)])
-def test_pool_equals_average_pool(case, pools_first, pool_size, strides, monkeypatch):
+def test_pool_equals_average_pool(case, pool, pools_first, monkeypatch):
+    pool_size, strides = pool
     if pools_first:
         row = dataclasses.replace(
             kernels.KERNELS["CPU"], position_lambdas=(tpu_products.pooled_candidates,)
@@ -47,7 +48,7 @@ def test_pool_equals_average_pool(case, pools_first, pool_size, strides, monkeyp
         outputs = position_lambdas.apply_position_lambdas(
             *inputs, "query_first", **options
         )
-        return average_pool(outputs, len(arguments["spatial"]), pool_size, strides)
+        return average_pool(outputs, [pool] * len(arguments["spatial"]))
 
     function = partial(
         position_lambdas.apply_position_lambdas,
@@ -114,33 +115,10 @@ def test_unknown_batch_height_and_width(implementation):
         np.testing.assert_allclose(traced(*inputs), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_masked_content_stays_finite_for_keys_far_apart():
-    """A query whose context lacks the largest key must not divide zero by zero."""
-    keys = tf.constant([[[[100.0]], [[-100.0]], [[0.0]]]])
-    mask = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 1]])
-    outputs = content_lambdas.apply_content_lambda(
-        tf.ones([1, 3, 1, 1]),
-        keys,
-        tf.constant([[[[1.0]], [[2.0]], [[3.0]]]]),
-        mask=mask,
-    )
-    np.testing.assert_allclose(tf.squeeze(outputs), [1, 2, 1], rtol=1e-5)
-
-
-def test_forms_that_do_not_exist():
-    for spatial, implementation, message in (
-        ([2, 2], "queryfirst", "'queryfirst'.*query_first"),
-        (
-            [2, 2, 2],
-            "depthwise_conv",
-            "axes of depthwise_conv must be one or two, got 3",
-        ),
-    ):
-        inputs = random_case(5, spatial, [3] * len(spatial))
-        with pytest.raises(InputError, match=message):
-            position_lambdas.apply_position_lambdas(
-                *map(tf.constant, inputs), implementation
-            )
+def test_a_form_without_a_kernel_for_volumes():
+    inputs = map(tf.constant, random_case(5, [2, 2, 2], [3, 3, 3]))
+    with pytest.raises(InputError, match="depthwise_conv must be one or two, got 3"):
+        position_lambdas.apply_position_lambdas(*inputs, "depthwise_conv")
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -154,22 +132,6 @@ def test_chunks_give_the_same_values_and_gradients(size):
         lambda *x: in_chunks(products.query_first, *x, size), autograph=False
     )
     assert_equal_with_gradients(chunked, products.query_first, inputs, 1e-12)
-
-
-def test_devices_of_a_batch_exchange_nothing_for_chunks():
-    options = program("chunks_on_two_devices.py")
-    options["env"] |= ENGINES["jax"]
-    done = subprocess.run(**options, capture_output=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-    assert found.pop("error") < 1e-6
-    assert found == {
-        "devices": 2,
-        "loops": 1,
-        "collectives": [],
-        "is divided": True,
-        "devices of 12 and 7 examples": [2, 1],
-    }
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

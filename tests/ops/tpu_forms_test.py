@@ -12,9 +12,10 @@ from helpers import (
     relative_error,
     with_gradients,
 )
+from position_cases import average_pool, with_content
 
 from lambdanet.backend import device
-from lambdanet.ops import kernels, position_lambdas, reference
+from lambdanet.ops import kernels, position_lambdas
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.products import Product
 from lambdanet.ops.tpu import block_diagonal, row_convolution
@@ -80,19 +81,11 @@ def on_tpu(form, term):
     )
 
 
-def by_the_paper(geometry, queries, values, table, content):
-    b, *size, h, _k = queries.shape
-    embeddings = reference.gather_embeddings(table, size, values.shape[1:-2])
-    queries, values = (tf.reshape(x, [b, -1, *x.shape[-2:]]) for x in (queries, values))
-    outputs = reference.apply_position_lambdas(queries, values, embeddings)
-    outputs = tf.reshape(
-        outputs + tf.einsum("bnhk,bkv->bnhv", queries, content), [b, *size, -1]
-    )
-    if geometry.pool_size > 1:
-        outputs = tf.nn.avg_pool2d(
-            outputs, geometry.pool_size, geometry.strides, "SAME"
-        )
-    return tf.reshape(outputs, [*outputs.shape[:-1], h, -1])
+def by_the_paper(geometry, *inputs):
+    outputs = with_content(*inputs)
+    if geometry.pool_size == 1:
+        return outputs
+    return average_pool(outputs, [(geometry.pool_size, geometry.strides)] * 2)
 
 
 @pytest.mark.parametrize("case", CASES)
