@@ -269,6 +269,8 @@ def main() -> None:
         writer.writeheader()
         writer.writerows(drawn)
         return
+    # Tests interrupt programs, and what a shell runs in the background ignores that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not flags.out.exists():
         flags.out.write_text("number,outcome,test,seconds\n")
     left_out = {row["number"] for row in _rows(flags.out)}
