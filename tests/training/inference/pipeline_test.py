@@ -13,9 +13,10 @@ from lambdanet.training.inference import classifier
 from lambdanet.training.inference.predict import predict_files
 from lambdanet.training.inference.progress import Progress
 
-# Kills the process when its first part is saved.
-KILLED = """
+# Runs a command on the first cores; with "kill", it kills itself when the first part is saved.
+PROGRAM = """
 import os, signal, sys
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
 from lambdanet import cli
 from lambdanet.training.inference.progress import Progress
 
@@ -25,16 +26,11 @@ def save_and_end(self, part, predictions):
     save(self, part, predictions)
     os.kill(os.getpid(), signal.SIGKILL)
 
-Progress.save = save_and_end
-cli.main(sys.argv[1:])
+if sys.argv[2] == "kill":
+    Progress.save = save_and_end
+sys.exit(cli.main(sys.argv[3:]))
 """
-# Runs a command on the first cores.
-ON_CORES = """
-import os, sys
-os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
-from lambdanet import cli
-sys.exit(cli.main(sys.argv[2:]))
-"""
+SIZES = {"shard_size": 6, "batch_size": 4}
 
 
 @pytest.fixture(scope="module")
@@ -48,72 +44,43 @@ def pictures(tmp_path_factory):
     return root
 
 
-def _command(teacher, pictures, out, num_workers):
-    paths = [f"--saved_model={teacher}", f"--out={out}", str(pictures)]
-    sizes = ["--shard_size=6", "--batch_size=4", f"--num_workers={num_workers}"]
-    return ["predict-many", "--format=tfrecord", *sizes, *paths]
-
-
 def _contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.fixture(scope="module")
-def predicted(color_teacher, pictures, tmp_path_factory):
-    """The files of a run on one core.
-
-    In a process of its own, because TensorFlow's threads are limited when it starts.
-    """
-    out = tmp_path_factory.mktemp("predicted")
-    command = _command(color_teacher, pictures, out, 1)
-    subprocess.run([sys.executable, "-c", ON_CORES, "1", *command], check=True)
-    assert len(_contents(out)) == 5  # with the manifest
-    return _contents(out)
+    files = [path for path in folder.iterdir() if path.suffix in (".json", ".tfrecord")]
+    return {path.name: path.read_bytes() for path in files}
 
 
 @pytest.mark.slow
-def test_bytes_do_not_depend_on_workers_and_cores(
-    color_teacher, pictures, predicted, tmp_path
-):
-    command = _command(color_teacher, pictures, tmp_path, 4)
-    subprocess.run([sys.executable, "-c", ON_CORES, "2", *command], check=True)
-    assert _contents(tmp_path) == predicted
-
-
-@pytest.mark.slow
-def test_killed_run_continues_and_writes_the_same_files(
-    color_teacher, pictures, predicted, tmp_path
-):
-    command = _command(color_teacher, pictures, tmp_path, 2)
-    killed = subprocess.run([sys.executable, "-c", KILLED, *command])
-    assert killed.returncode == -9
-    (part,) = tmp_path.glob(".progress/*.npz")
-    finished = {file.name: file.stat().st_ino for file in tmp_path.glob("*.tfrecord")}
-    assert not (tmp_path / "manifest.json").exists()
+def test_killed_run_continues_with_the_same_bytes(color_teacher, pictures, tmp_path):
+    """Processes with other workers and cores: TensorFlow's threads are limited when it starts."""
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    words = [f"--{name}={value}" for name, value in SIZES.items()]
+    words += ["--format=tfrecord", f"--saved_model={color_teacher}", str(pictures)]
+    for out, number, how in ((killed, 1, "kill"), (whole, 2, "run")):
+        command = [sys.executable, "-c", PROGRAM, str(number), how, "predict-many"]
+        own = [f"--out={out}", f"--num_workers={number * number}"]
+        done = subprocess.run([*command, *own, *words])
+        assert done.returncode == (-9 if how == "kill" else 0)
+    expected = _contents(whole)
+    assert len(expected) == 5  # with the manifest
+    before = _contents(killed)
+    assert len(before) == 1 and before.items() < expected.items()
+    (file,) = before
+    inode = (killed / file).stat().st_ino
     saved = []
     save = Progress.save
+
+    def counted_save(self, part, predictions):
+        saved.append(part)
+        save(self, part, predictions)
+
     with pytest.MonkeyPatch.context() as patch:
-
-        def counted_save(self, part, predictions):
-            saved.append(f"part-{part:06d}.npz")
-            save(self, part, predictions)
-
         patch.setattr(Progress, "save", counted_save)
-        predict_files(
-            color_teacher,
-            str(pictures),
-            tmp_path,
-            "tfrecord",
-            batch_size=4,
-            shard_size=6,
-            num_workers=2,
-        )
-    assert len(saved) == 3 and part.name not in saved
-    for name, inode in finished.items():
-        assert (tmp_path / name).stat().st_ino == inode
+        predict_files(color_teacher, str(pictures), killed, "tfrecord", **SIZES)
+    assert len(saved) == 3
+    assert (killed / file).stat().st_ino == inode
     # The probabilities of this process may differ in the last digits.
-    assert sorted(_contents(tmp_path)) == sorted(predicted)
-    assert _contents(tmp_path)["manifest.json"] == predicted["manifest.json"]
+    assert _contents(killed).keys() == expected.keys()
+    assert _contents(killed)["manifest.json"] == expected["manifest.json"]
 
 
 def test_model_is_loaded_once(color_teacher, pictures, tmp_path, monkeypatch):
