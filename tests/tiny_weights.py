@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file of weights with the metadata that published ones have."""
+"""A file of weights with the metadata that published ones have, and random tensors of timm's networks."""
 
 from pathlib import Path
 
 import keras
+import numpy as np
 from helpers import randomize_normalizations
 
 from lambdanet.models import zoo
-from lambdanet.models.weights import weight_files
+from lambdanet.models.weights import timm_rules, weight_files
+
+
+def random_timm_tensors(model: keras.Model) -> dict[str, np.ndarray]:
+    """Returns tensors that timm's network of this architecture may have, with variances above 0.5."""
+    random = np.random.default_rng(0)
+    tensors = {}
+    for name, shape in timm_rules.expected_shapes(model).items():
+        values = random.normal(0, 0.1, shape)
+        if "var" in name:
+            values = np.abs(values) + 0.5
+        tensors[name] = values.astype(np.float32)
+    return tensors
 
 
 def write_tiny_weights(folder: Path) -> keras.Model:

@@ -3,25 +3,24 @@
 
 import dataclasses
 import json
+import re
 import warnings
 
 import pytest
+from helpers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lambdanet import configs
 from lambdanet.configs import recipe as recipes
 from lambdanet.configs.recipe import Recipe, from_json, override, to_json
-from lambdanet.errors import InputError
 
 DIGITS = configs.get_recipe("digits")
 PLAIN_VALUES = "a number, text, True, False, None or a list of them"
 
 
 def test_an_unknown_recipe_names_the_nearest():
-    with pytest.raises(
-        InputError, match="did you mean imagenet_350:[^:]* or imagenet_350:"
-    ):
+    with refused("did you mean imagenet_350:[^:]* or imagenet_350:"):
         configs.get_recipe("imagenet_350")
 
 
@@ -29,14 +28,10 @@ def test_an_unknown_recipe_names_the_nearest():
     ("assignment", "field", "value"),
     [
         ("epochs=3", "epochs", 3),
-        ("learning_rate=1", "learning_rate", 1.0),
         ("learning_rate=2e-3", "learning_rate", 0.002),
         ("mixed_precision=true", "mixed_precision", True),
-        ("mixed_precision=False", "mixed_precision", False),
         ("train_split=train[:10%]", "train_split", "train[:10%]"),
-        ("model=a=b", "model", "a=b"),
         ("mean=0.1, 0.2,0.3", "mean", (0.1, 0.2, 0.3)),
-        ("mean=[1, 2, 3]", "mean", (1.0, 2.0, 3.0)),
         (
             "model_options={'scope': 7, 'sizes': [1, 2]}",
             "model_options",
@@ -102,12 +97,10 @@ def test_override_takes_the_last_assignment():
         ),
         ("epochs=0", "epochs must be a positive integer, got 0"),
         ("learning_rate=nan", "learning_rate must be a number above 0, got nan"),
-        ("learning_rate=inf", "learning_rate must be a number above 0, got inf"),
         (
             "label_smoothing=1",
             "label_smoothing must be a number from 0 to below 1, got 1.0",
         ),
-        ("momentum=-0.1", "momentum must be a number from 0 to below 1, got -0.1"),
         (
             "crop_fraction=1.5",
             "crop_fraction must be a number above 0 and at most 1, got 1.5",
@@ -126,8 +119,6 @@ def test_override_takes_the_last_assignment():
         ),
         ("seed=-1", "seed must be an integer from 0 to below 2**31, got -1"),
         ("optimizer=sdg", "unknown optimizer 'sdg'; did you mean sgd"),
-        ("schedule=cosin", "unknown schedule 'cosin'; did you mean cosine"),
-        ("augmentation=afine", "unknown augmentation 'afine'; did you mean affine"),
         ("model=", "model must be a text that is not empty, got ''"),
         (
             "optimizer_options={'rho': 0.9}",
@@ -146,10 +137,6 @@ def test_override_takes_the_last_assignment():
             "labels must be empty unless the dataset is folder, got 'x.csv'",
         ),
         (
-            "randaugment_policy=tim",
-            "unknown randaugment_policy 'tim'; did you mean timm",
-        ),
-        (
             "randaugment_std=0.5",
             "randaugment_std must be 0 without the randaugment_policy timm, got 0.5",
         ),
@@ -157,7 +144,6 @@ def test_override_takes_the_last_assignment():
             "randaugment_policy=timm; randaugment_magnitude=15",
             "randaugment_magnitude must be at most 10 ",
         ),
-        ("decay_rate=0", "decay_rate must be a number above 0 and at most 1, got 0.0"),
         ("patience=3", "patience must be 0 without a held_out_split, got 3"),
         (
             "pseudo_labels=x",
@@ -167,8 +153,6 @@ def test_override_takes_the_last_assignment():
             "pseudo_share=0.999",
             "pseudo_share must be less than a batch of 64 images, got 0.999",
         ),
-        ("pseudo_share=1", "pseudo_share must be a number from 0 to below 1, got 1.0"),
-        ("cosine_floor=1", "cosine_floor must be a number from 0 to below 1, got 1.0"),
         (
             f"seed={2**63}",
             f"seed must be an integer below 2**63, such as 10, got {2**63}",
@@ -178,31 +162,20 @@ def test_override_takes_the_last_assignment():
             f"model_options['a'] must be {PLAIN_VALUES}, got inf",
         ),
         (
-            "model_options={'a': 0x" + "f" * 5000 + "}",
-            f"{PLAIN_VALUES}, got int that is too large to print",
-        ),
-        (
             "model_options={[]: 1}",
             "model_options must be a dictionary, such as {'scope': 7}, got '{[]: 1}'",
-        ),
-        (
-            "optimizer=" + "9" * 5000,
-            "unknown optimizer '" + "9" * 199 + "...; accepted: adam",
         ),
         ("epochs=" + "9" * 5000, "below 2**63, such as 10, got '" + "9" * 199 + "..."),
     ],
 )
 def test_override_errors(assignment, message):
-    with pytest.raises(InputError) as caught:
+    with refused(re.escape(message)):
         override(DIGITS, assignment.split("; "))
-    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_override_keeps_warnings_of_python_off_the_screen(recwarn):
     warnings.simplefilter("always")
-    with pytest.raises(
-        InputError, match="model_options must be a dictionary, .* got '1if 1else 2'"
-    ):
+    with refused("model_options must be a dictionary, .* got '1if 1else 2'"):
         override(DIGITS, ["model_options=1if 1else 2"])
     assert not recwarn.list
 
@@ -210,19 +183,14 @@ def test_override_keeps_warnings_of_python_off_the_screen(recwarn):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        *(
-            ("epochs", "3", "got '3'"),
-            ("epochs", True, "got True"),
-            ("mixed_precision", 1, "got 1"),
-        ),
-        *(
-            ("model", None, "got None"),
-            ("model_options", {"scope": object()}, "of them, got <object"),
-        ),
+        ("epochs", "3", "got '3'"),
+        ("epochs", True, "got True"),
+        ("mixed_precision", 1, "got 1"),
+        ("model_options", {"scope": object()}, "of them, got <object"),
     ],
 )
 def test_python_values_of_the_wrong_type_are_rejected(field, value, message):
-    with pytest.raises(InputError, match=rf"{field}\S* must be .*{message}"):
+    with refused(rf"{field}\S* must be .*{message}"):
         dataclasses.replace(DIGITS, **{field: value})
 
 
@@ -263,5 +231,5 @@ def test_json_of_an_earlier_version_takes_the_defaults():
     ],
 )
 def test_json_that_is_not_a_recipe(text, message):
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         from_json(text)

@@ -12,18 +12,16 @@ from PIL import Image
 
 import lambdanet
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError
 from lambdanet.models.preprocessing import Preprocessing, from_metadata
 from lambdanet.models.tensorflow_squares import pillow_square
 
+GRAY = ((0.5,), (0.5,))
 SHAPES = [
     (300, 400),
     (401, 299),
     (64, 64),
     (100, 37),
-    (256, 256),
     (600, 801),
-    (269, 269),
     (1, 3),
 ]
 
@@ -50,11 +48,9 @@ def with_pillow(picture, size, crop_fraction):
     short = math.floor(size / crop_fraction)
     long = int(short * max(image.size) / min(image.size))
     width, height = (short, long) if image.width <= image.height else (long, short)
-    at_once = image.resize((width, height), Image.Resampling.BICUBIC)
-    by_width = image.resize((width, image.height), Image.Resampling.BICUBIC)
-    if image.height <= 2 * image.width:  # else Pillow 13 begins with the height
-        assert by_width.resize((width, height), Image.Resampling.BICUBIC) == at_once
-    image = by_width.resize((width, height), Image.Resampling.BICUBIC)
+    # The width first, which `resize` does but for very high pictures from Pillow 13 on.
+    image = image.resize((width, image.height), Image.Resampling.BICUBIC)
+    image = image.resize((width, height), Image.Resampling.BICUBIC)
     left, top = (round((side - size) / 2) for side in image.size)
     return np.asarray(image.crop((left, top, left + size, top + size)))
 
@@ -105,6 +101,7 @@ def test_batches_unknown_sizes_and_gray():
     assert prepare(pictures[:, np.newaxis]).shape == (2, 1, 32, 32, 3)
 
 
+@pytest.mark.slow
 def test_without_tensorflow_the_numbers_and_refusals_are_the_same(tmp_path):
     pictures = {f"{height}x{width}": noise(height, width) for height, width in SHAPES}
     pictures |= {
@@ -133,18 +130,13 @@ def test_without_tensorflow_the_numbers_and_refusals_are_the_same(tmp_path):
         np.testing.assert_allclose(array, expected, rtol=0, atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize("mean", [(0.5,), (0.5, 0.4, 0.3)])
-@pytest.mark.parametrize("dtype", ["uint16", "int64", "float32", "float64", "bool"])
-def test_pictures_of_other_types_are_refused(mean, dtype):
+@pytest.mark.parametrize("dtype", ["uint16", "float32", "bool"])
+def test_pictures_of_other_types_are_refused(dtype):
     """White in 16 bits was black, and so were floats in 0..1."""
-    prepare = Preprocessing(8, mean, mean, 1.0, "bicubic")
-    white = (
-        np.ones([9, 9, 1], dtype) if dtype == "bool" else np.full([9, 9, 1], 1, dtype)
-    )
-    with pytest.raises(
-        InputError,
-        match=f"the type of pictures must be uint8, got '{dtype}'; tf.image.conv",
-    ):
+    prepare = Preprocessing(8, *GRAY)
+    white = np.ones([9, 9, 1], dtype)
+    message = f"the type of pictures must be uint8, got '{dtype}'; tf.image.conv"
+    with helpers.refused(message):
         prepare(white)
     with pytest.raises(Exception, match="must be uint8") as failure:
         tf.data.Dataset.from_tensors(white).map(prepare)
@@ -155,37 +147,39 @@ def test_pictures_of_other_types_are_refused(mean, dtype):
     )
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+RGB = ((0.5,) * 3, (0.5,) * 3)
+
+
 @pytest.mark.parametrize(
-    ("num_channels", "shape"),
-    [(3, (9, 9, 4)), (3, (9, 9, 2)), (1, (2, 9, 9, 3)), (3, (9, 9)), (1, ())],
+    ("prepare", "shape", "accepted"),
+    [
+        (Preprocessing(8, *RGB, 1.0, "bilinear"), (9, 9, 4), "1 or 3"),
+        (Preprocessing(8, *RGB, 1.0, "bicubic"), (9, 9), "1 or 3"),
+        (Preprocessing(8, *GRAY, 1.0, "bilinear"), (2, 9, 9, 3), "1"),
+        (Preprocessing(8, *GRAY, 1.0, "bicubic"), (), "1"),
+    ],
 )
-def test_pictures_of_other_shapes_are_refused(num_channels, shape, interpolation):
-    prepare = Preprocessing(
-        8, (0.5,) * num_channels, (0.5,) * num_channels, 1.0, interpolation
-    )
-    accepted = "1 or 3" if num_channels == 3 else "1"
-    with pytest.raises(InputError, match=f"with c = {accepted}, got \\[") as error:
+def test_pictures_of_other_shapes_are_refused(prepare, shape, accepted):
+    with helpers.refused(f"with c = {accepted}, got \\["):
         prepare(tf.zeros(shape, tf.uint8))
-    assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("num_channels", "accepted"), [(3, [1, 3]), (1, [1])])
-@pytest.mark.parametrize("channels", [1, 3, 4])
-def test_channels_of_files_are_checked_at_run_time(num_channels, accepted, channels):
-    prepare = Preprocessing(8, (0.5,) * num_channels, (0.5,) * num_channels)
+@pytest.mark.parametrize(
+    ("levels", "channels", "is_accepted"),
+    [(RGB, 1, True), (RGB, 3, True), (RGB, 4, False), (GRAY, 3, False)],
+)
+def test_channels_of_files_are_checked_at_run_time(levels, channels, is_accepted):
+    prepare = Preprocessing(8, *levels)
     file = tf.io.encode_png(np.full([9, 9, channels], 200, np.uint8))
     pictures = iter(
         tf.data.Dataset.from_tensors(file).map(lambda x: prepare(tf.io.decode_png(x)))
     )
-    if channels in accepted:
-        np.testing.assert_allclose(
-            next(pictures), np.full([8, 8, num_channels], (200 / 255 - 0.5) / 0.5), 1e-5
-        )
+    if is_accepted:
+        expected = np.full([8, 8, 3], (200 / 255 - 0.5) / 0.5)
+        np.testing.assert_allclose(next(pictures), expected, 1e-5)
     else:
-        with pytest.raises(
-            tf.errors.InvalidArgumentError, match="the shape of pictures must be"
-        ):
+        message = "the shape of pictures must be"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             next(pictures)
 
 
@@ -200,22 +194,14 @@ def test_metadata():
         256, (0.5, 0.4, 0.3), (1.0, 2.0, 3.0), 1.0, "bicubic"
     )
     assert from_metadata({"mean": "0.5"}) is None
-    for wrong in (
-        {"mean": "none"},
-        {"interpolation": "nearest"},
-        {"std": "0, 1, 1"},
-        {"input_size": "-3"},
-    ):
-        with pytest.raises(InputError):
+    for wrong in ({"mean": "none"}, {"input_size": "-3"}):
+        with helpers.refused("."):
             from_metadata(texts | wrong)
     prepare = lambdanet.preprocess_for("lambda_resnet50ts")
     assert prepare == Preprocessing(
         256, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.95, "bicubic"
     )
     assert lambdanet.preprocess_for("haloregnetz_b", "ra3_in1k", 288).input_size == 288
-
-
-GRAY = ((0.5,), (0.5,))
 
 
 @pytest.mark.parametrize(
@@ -249,5 +235,5 @@ GRAY = ((0.5,), (0.5,))
     ],
 )
 def test_invalid_values(make, message):
-    with pytest.raises(InputError, match=message):
+    with helpers.refused(message):
         make()

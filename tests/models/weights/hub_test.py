@@ -6,6 +6,7 @@ import socket
 import time
 
 import pytest
+from helpers import refused
 from hub_server import COMMIT, serving
 from terminal import terminal_as_stderr
 
@@ -45,13 +46,13 @@ def test_fetch_returns_commit_and_hash(server):
     assert sum(request.startswith("GET") for request in server.requests) == 1
 
 
-@pytest.mark.parametrize("offline", ["busy", "HF_HUB_OFFLINE"])
+@pytest.mark.parametrize("offline", [False, True])
 def test_a_file_in_the_cache_needs_no_network(server, monkeypatch, offline):
     found = hub.fetch(REPOSITORY, FILE)
     server.trouble = "busy"
-    if offline != "busy":
+    if offline:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        with pytest.raises(ConnectionError, match="cannot be fetched: .*offline"):
+        with refused("cannot be fetched: .*offline", ConnectionError):
             hub.fetch(REPOSITORY, "other.safetensors")
     assert hub.fetch(REPOSITORY, FILE) == found
     assert hub.find_cached(REPOSITORY, FILE, "main") == found[0]
@@ -59,9 +60,8 @@ def test_a_file_in_the_cache_needs_no_network(server, monkeypatch, offline):
 
 def test_a_private_repository_needs_a_token(server, monkeypatch):
     server.token = "hf_secret"
-    with pytest.raises(
-        hub.MissingFile, match=r"there is no http://.* for this account \(HTTP 401\)"
-    ):
+    message = r"there is no http://.* for this account \(HTTP 401\)"
+    with refused(message, hub.MissingFile):
         hub.fetch(REPOSITORY, FILE)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     assert hub.fetch(REPOSITORY, FILE)[1].sha256 == SHA256
@@ -114,9 +114,8 @@ def test_failed_download_leaves_nothing(
 ):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between attempts
     server.trouble = trouble
-    with pytest.raises(error, match=message) as raised:
+    with refused(message, error):
         hub.fetch(REPOSITORY, FILE, revision)
-    assert "\n" not in str(raised.value)
     assert trouble == "moved" or blobs(tmp_path) == []
     server.trouble = ""
     assert hub.fetch(REPOSITORY, FILE)[1].sha256 == SHA256
@@ -125,25 +124,23 @@ def test_failed_download_leaves_nothing(
 def test_a_damaged_file_of_the_cache_is_refused_once(server):
     path, _ = hub.fetch(REPOSITORY, FILE)
     path.write_bytes(CONTENT[:-1])
-    with pytest.raises(
-        InputError, match=f"must be {SHA256}, got .*; it is removed from the cache"
-    ):
+    with refused(f"must be {SHA256}, got .*; it is removed from the cache"):
         hub.fetch(REPOSITORY, FILE)
     assert hub.fetch(REPOSITORY, FILE)[0].read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("endpoint", ["", "not a url", "http://", "ftp://x"])
 def test_no_network_fails_at_once(server, monkeypatch, endpoint):
+    """Without a pause before another attempt."""
+    pauses = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
     with socket.socket() as closed:  # bound, but not listening
         closed.bind(("127.0.0.1", 0))
-        monkeypatch.setenv(
-            "HF_ENDPOINT", endpoint or f"http://127.0.0.1:{closed.getsockname()[1]}"
-        )
-        start = time.monotonic()
-        message = "cannot be fetched: " + ("" if endpoint else ".*refused")
-        with pytest.raises(ConnectionError, match=message) as raised:
+        refusing = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setenv("HF_ENDPOINT", endpoint or refusing)
+        with refused("cannot be fetched: ", ConnectionError):
             hub.fetch(REPOSITORY, FILE)
-    assert "\n" not in str(raised.value) and time.monotonic() - start < 5
+    assert sum(pauses) < 5
 
 
 def test_a_cache_that_cannot_be_written(server, monkeypatch, tmp_path):
@@ -151,6 +148,6 @@ def test_a_cache_that_cannot_be_written(server, monkeypatch, tmp_path):
     monkeypatch.setattr(
         "huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file")
     )
-    with pytest.raises(InputError, match="HF_HOME cannot be written: .*file"):
+    with refused("HF_HOME cannot be written: .*file"):
         hub.fetch(REPOSITORY, FILE)
     assert not any(request.startswith("GET") for request in server.requests)

@@ -3,30 +3,25 @@
 
 import numpy as np
 import pytest
+from helpers import refused
 from sklearn.datasets import load_digits
 
 import lambdanet
-from lambdanet.errors import InputError
 from lambdanet.models.weights import tensor_files, weight_files
 from lambdanet.training.serving import trained_weights
 
 FILES = sorted(weight_files.PACKAGED.iterdir())
-SETS = [file.name.split(".")[:2] for file in FILES]
 
 
-@pytest.mark.parametrize(("name", "weights"), SETS)
-def test_weights_are_loaded_by_name_alone(name, weights):
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_weights_are_loaded_by_name_alone(file):
+    name, weights = file.name.split(".")[:2]
     model = lambdanet.create_model(name, weights=weights)
     names = lambdanet.class_names(name, weights)
     prepare = lambdanet.preprocess_for(name, weights)
     pictures = np.zeros([2, 40, 30, 1], np.uint8)
-    logits = model.predict(np.asarray(prepare(pictures)), verbose=0)
-    assert logits.shape == (2, len(names)) and np.isfinite(logits).all()
+    logits = model(np.asarray(prepare(pictures)))
     assert len(lambdanet.decode_predictions(logits, names, top=1)) == 2
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_files_are_small_and_say_what_they_are(file):
     metadata = tensor_files.metadata_of(file)
     assert file.stat().st_size < 1_000_000
     assert {"license", "dataset", "classes", "mean", "std"} <= metadata.keys()
@@ -48,7 +43,7 @@ def test_classifier_for_serving_has_the_channels_of_its_weights():
 
 
 def test_unknown_sets_name_those_in_the_package():
-    with pytest.raises(InputError, match="fashion_mnist"):
+    with refused("fashion_mnist"):
         lambdanet.create_model("lambda_resnet_micro", weights="mnist")
 
 
@@ -57,5 +52,5 @@ def test_numbers_that_are_given_win():
         "lambda_resnet_tiny", num_classes=0, weights="digits"
     )
     assert len(model.output_shape) == 2
-    with pytest.raises(InputError, match="logits"):
+    with refused("logits"):
         lambdanet.create_model("lambda_resnet_tiny", num_classes=7, weights="digits")

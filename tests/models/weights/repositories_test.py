@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from helpers import images
+from helpers import images, refused
 from hub_server import COMMIT, serving
+from tiny_weights import random_timm_tensors
 
 import lambdanet
-from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing import BICUBIC, Preprocessing
 from lambdanet.models.weights import (
@@ -51,7 +51,7 @@ def small_network():
 @pytest.fixture(scope="module")
 def model():
     network = lambdanet.create_model(NAME, num_classes=CLASSES)
-    timm_rules.load(network, tensors_of(network))
+    timm_rules.load(network, random_timm_tensors(network))
     return network
 
 
@@ -66,24 +66,11 @@ def hub(tmp_path, monkeypatch):
 @pytest.fixture
 def timm_files(model, tmp_path):
     tensor_files.write_safetensors(
-        tmp_path / "timm.safetensors", tensors_of(model), {"format": "pt"}
+        tmp_path / "timm.safetensors", random_timm_tensors(model), {"format": "pt"}
     )
     return {
         "me/pets/model.safetensors": (tmp_path / "timm.safetensors").read_bytes(),
         "me/pets/config.json": json.dumps(CONFIG).encode(),
-    }
-
-
-def tensors_of(network):
-    random = np.random.default_rng(0)
-    shapes = timm_rules.expected_shapes(network)
-    tensors = {
-        name: random.normal(0, 0.1, shape).astype(np.float32)
-        for name, shape in shapes.items()
-    }
-    return {
-        name: np.abs(array) + 0.5 if "var" in name else array
-        for name, array in tensors.items()
     }
 
 
@@ -111,9 +98,7 @@ def test_a_converted_folder(model, hub, tmp_path):
     assert cached(tmp_path) == []  # but in the client's own
     hub.trouble = ""
     assert_same(load(f"hf:me/pets@{COMMIT}"), model)
-    with pytest.raises(
-        InputError, match=r"logits/bias has the shape \(4,\), not \(1000,\)"
-    ):
+    with refused(r"logits/bias has the shape \(4,\), not \(1000,\)"):
         load(num_classes=1000)
     assert load(num_classes=0).output_shape == (None, 64)
 
@@ -142,18 +127,13 @@ def test_a_checkpoint_of_timm_without_a_known_preprocessing(
 ):
     """Weights alone, rather than another preprocessing than that of the training."""
     hub.files |= timm_files
-    config = {
-        **CONFIG,
-        "pretrained_cfg": {**CONFIG["pretrained_cfg"], **(change or {})},
-    }
+    trained = {**CONFIG["pretrained_cfg"], **(change or {})}
+    config = {**CONFIG, "pretrained_cfg": trained}
     hub.files["me/pets/config.json"] = json.dumps(config).encode()
     if change is None:
         del hub.files["me/pets/config.json"]
     assert_same(load(), model)
-    with pytest.raises(
-        InputError,
-        match="weights must be a file whose metadata has input_size, mean and",
-    ):
+    with refused("weights must be a file whose metadata has input_size, mean and"):
         lambdanet.preprocess_for(NAME, "hf:me/pets")
 
 
@@ -168,7 +148,6 @@ PETS, MISSING = "hf:me/pets", "f" * 40
             CONFIG,
             "weights must be hf:USER/REPO or hf:USER/REPO@REVISION, got 'hf:me'",
         ),
-        ({"weights": "hf:../.."}, CONFIG, "weights must be hf:USER/REPO"),
         ({"weights": f"{PETS}@../x"}, CONFIG, "weights must be hf:USER/REPO"),
         (
             {"weights": "hf:me/a--b"},
@@ -208,7 +187,6 @@ def test_refused_repositories_leave_nothing(
     hub, tmp_path, timm_files, arguments, config, message
 ):
     hub.files |= {**timm_files, "me/pets/config.json": json.dumps(config).encode()}
-    with pytest.raises(InputError, match=message) as raised:
+    with refused(message):
         load(**arguments)
-    assert "\n" not in str(raised.value)
     assert cached(tmp_path) == []
