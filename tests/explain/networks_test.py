@@ -16,7 +16,9 @@ from lambdanet.backend import ENGINE
 from lambdanet.explain import grad_cam, implied_attentions, integrated_gradients
 
 # Of Keras on torch, for NumPy 2.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning"
+)
 
 SMALL = images(2, 16, 16, 3)
 
