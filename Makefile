@@ -53,8 +53,12 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu/torch/
 TORCH_BACKEND = $(shell $(BIN)/python -c "import urllib.request; urllib.request.urlopen('$(TORCH_INDEX)', timeout=5)" 2>/dev/null \
 	&& echo --torch-backend=cpu || echo "$(TORCH_INDEX) does not answer: PyTorch from PyPI has 4.5 GB of CUDA on Linux" >&2)
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
-ON_JAX := tests/training/train_test.py tests/training/trained_export_test.py tests/training/data/bad_records_test.py $(patsubst %,tests/training/run/%_test.py,callbacks \
+# What is tested on JAX too, and on PyTorch.
+ON_JAX := tests/ops/chunks_on_devices_test.py tests/explain/outputs_test.py tests/explain/networks_test.py tests/training/train_test.py \
+	tests/training/trained_export_test.py tests/training/data/bad_records_test.py $(patsubst %,tests/training/run/%_test.py,callbacks \
 	checkpoints devices freezing interrupted_runs losses multi_worker optimizers run_lock sizes train_step user_callbacks)
+REST_ON_JAX := $(ON_JAX) tests/backend/engines_test.py tests/benchmarks/contenders_test.py
+ON_TORCH := tests/backend/engines_test.py tests/explain/outputs_test.py tests/explain/networks_test.py
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
 # Which have an end, and are not tests of the library.
 STUDIES := tests/experiments tests/backend/keras_ways_test.py
@@ -111,7 +115,7 @@ demo-segmentation: $(VENV)/demo.stamp
 	@mkdir -p demo
 	@test -d demo/segmentation || { echo "$(SEGMENTATION)" && TF_CPP_MIN_LOG_LEVEL=3 $(SEGMENTATION); }
 
-# A process has one backend: what training promises is tested on JAX once more.
+# A process has one backend.
 ifdef TESTFLAGS
 test: $(VENV)/test.stamp
 	$(PYTEST) $(TESTFLAGS)
@@ -123,7 +127,8 @@ test: test-tensorflow test-jax
 
 test-rest: $(VENV)/dev.stamp
 	$(PYTEST) -m "rest and not weekly" $(NO_STUDIES) tests
-	KERAS_BACKEND=jax $(PYTEST) -m "rest and not weekly" $(ON_JAX)
+	KERAS_BACKEND=jax $(PYTEST) -m "rest and not weekly" $(REST_ON_JAX)
+	KERAS_BACKEND=torch $(PYTEST) -m "not weekly" $(ON_TORCH)
 endif
 
 test-all: test test-rest
@@ -145,7 +150,7 @@ weekly: $(addprefix .build/weekly/,tensorflow jax experiments newest)
 	@mkdir -p $(@D) && touch $@
 
 .build/weekly/jax: $(VENV)/dev.stamp
-	KERAS_BACKEND=jax $(PYTEST) -m weekly $(ON_JAX)
+	KERAS_BACKEND=jax $(PYTEST) -m weekly $(REST_ON_JAX)
 	@mkdir -p $(@D) && touch $@
 
 .build/weekly/experiments: test-experiments
