@@ -33,7 +33,7 @@ SETTINGS = {
 }
 RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
 # To worker 1 after a step; an epoch has four.
-SIGNALS = [(signal.SIGKILL, 7), (signal.SIGTERM, 9)]
+SIGNALS = [(signal.SIGKILL, 7), (signal.SIGTERM, 11)]
 LAST_STEP = 12  # the end of the epoch, where workers agree on stopping
 
 
