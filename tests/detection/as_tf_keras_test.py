@@ -63,6 +63,7 @@ def test_it_computes_as_the_network():
         ]
 
 
+@pytest.mark.slow
 def test_fit_trains_the_network():
     inside = network(
         stochastic_depth_rate=0.1, kernel_regularizer=keras.regularizers.L2(1e-4)
@@ -80,14 +81,9 @@ def test_fit_trains_the_network():
     }
     # The normalization after the layer undoes it.
     assert same <= {"c5_block1_spatial/values_norm/gamma"}
-    measured = model.evaluate(
-        IMAGES, LABELS, batch_size=16, verbose=0, return_dict=True
-    )
-    assert measured["loss"] == pytest.approx(
-        model.test_on_batch(IMAGES, LABELS)[0], rel=1e-3
-    )
 
 
+@pytest.mark.slow
 def test_a_step_equals_that_of_keras_3():
     models = network(), network()
     models[1].set_weights(models[0].get_weights())
@@ -117,7 +113,10 @@ def test_inside_of_another_model():
 
 
 def test_freezing():
+    """Layers that were frozen before stay so."""
     inside = network()
+    inside.get_layer("stem2_conv").trainable = False
+    num_trainable = len(inside.trainable_weights)
     model = lambdanet.as_tf_keras(inside)
     outer = compiled(tf_keras.Sequential([model, tf_keras.layers.Dense(4)]))
     outer(IMAGES)
@@ -129,17 +128,8 @@ def test_freezing():
     for value, other in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(value, other)
     outer.trainable = True
-    assert len(model.trainable_weights) == len(inside.trainable_weights) > 10
-
-
-def test_layers_that_were_frozen_stay_so():
-    inside = network()
-    inside.get_layer("stem2_conv").trainable = False
-    model = lambdanet.as_tf_keras(inside)
-    expected = len(inside.trainable_weights)
-    model.trainable = False
-    model.trainable = True
-    assert len(model.trainable_weights) == expected < len(network().trainable_weights)
+    assert len(model.trainable_weights) == num_trainable > 10
+    assert num_trainable < len(network().trainable_weights)
 
 
 def test_losses_of_layers_are_losses_of_the_model():
@@ -155,6 +145,7 @@ def test_losses_of_layers_are_losses_of_the_model():
     )
 
 
+@pytest.mark.slow
 def test_moving_averages_of_the_optimizer():
     inside = network()
     optimizer = tf_keras.optimizers.AdamW(1e-3, use_ema=True, ema_momentum=0.5)
@@ -167,6 +158,7 @@ def test_moving_averages_of_the_optimizer():
         np.testing.assert_array_equal(weight, average)  # which `fit` leaves at its end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["saved_model", "model.keras"])
 def test_save_and_load(form, tmp_path):
     model = compiled(
@@ -184,6 +176,7 @@ def test_save_and_load(form, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_export_and_checkpoints(tmp_path):
     model = lambdanet.as_tf_keras(network())
     model(IMAGES)
@@ -213,12 +206,11 @@ def test_half_precision_is_that_of_the_network():
         inside = network()
     finally:
         keras.config.set_dtype_policy("float32")
-    model = compiled(lambdanet.as_tf_keras(inside))
+    model = lambdanet.as_tf_keras(inside)
     assert inside.get_layer("stem2_conv").compute_dtype == "bfloat16"
-    assert model(IMAGES).dtype == tf.float32  # of logits
-    assert np.isfinite(
-        model.fit(IMAGES, LABELS, epochs=2, verbose=0).history["loss"]
-    ).all()
+    outputs = model(IMAGES)
+    assert outputs.dtype == tf.float32  # of logits
+    np.testing.assert_array_equal(outputs, inside(IMAGES))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from helpers import ROOT
+from helpers import ROOT, refused
 
 from lambdanet.backend import compat
 from lambdanet.detection.model_garden import (
@@ -22,7 +22,6 @@ from lambdanet.detection.model_garden import (
 )
 from lambdanet.detection.modeling import backbones
 from lambdanet.detection.modeling.backbones import LambdaResNet, MobileNetV2Lambda
-from lambdanet.errors import InputError
 from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models import complexity
 
@@ -103,6 +102,7 @@ def copy_weights(ours, theirs):
             copy(f"{name}_se", block._squeeze_excitation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STOCK_OPTIONS)
 def test_convolutional_backbone_equals_model_gardens(name):
     theirs = stock(model_id=50, **STOCK_OPTIONS[name], stochastic_depth_drop_rate=0.2)
@@ -143,7 +143,7 @@ def test_configuration_reaches_every_layer(config):
     norm = common.NormActivation(
         activation="swish", norm_momentum=0.997, norm_epsilon=1e-4, use_sync_bn=True
     )
-    backbone = build(config, norm, regularizer=keras.regularizers.L2(1e-5))
+    backbone = build(config, norm)
     layers = [*compat.sublayers(backbone.network)]
     norms = [
         layer
@@ -154,68 +154,45 @@ def test_configuration_reaches_every_layer(config):
     for layer in norms:
         assert (layer.momentum, layer.epsilon) == (0.997, 1e-4)
         assert layer.synchronized and not layer.trainable
-    acts = [layer for layer in layers if isinstance(layer, keras_3.layers.Activation)]
-    assert {layer.activation.__name__ for layer in acts} == {"silu"}
+    assert activations(backbone) == {"silu"}
     rates = [layer.rate for layer in layers if isinstance(layer, StochasticDepth)]
     assert max(rates) == pytest.approx(0.2, rel=0.2) and min(rates) > 0
-    kernels = [w for w in backbone.trainable_weights if "kernel" in w.name]
-    assert len(backbone.losses) >= len(kernels) > 20
-    expected = 1e-5 * sum(tf.reduce_sum(w**2) for w in kernels)
-    assert tf.add_n(backbone.losses) >= expected * 0.999
 
 
-@pytest.mark.parametrize(
-    ("config", "kind"),
-    [
-        (LambdaResNet(model_id="eca_halonext26ts"), "silu"),
-        (MobileNetV2Lambda(), "relu6"),
-    ],
-)
-def test_default_activation_is_the_models(config, kind):
-    layers = [
-        x
-        for x in build(config).network.layers
-        if isinstance(x, keras_3.layers.Activation)
-    ]
-    assert {layer.activation.__name__ for layer in layers} == {kind}
+def activations(backbone):
+    """Returns the names of the functions of the activation layers."""
+    layers = compat.sublayers(backbone.network)
+    return {
+        layer.activation.__name__
+        for layer in layers
+        if isinstance(layer, keras_3.layers.Activation)
+    }
 
 
 def test_options_reach_the_layers():
     options = {"key_dim": 8, "num_heads": 2, "scope": 0}
-    backbone = build(LambdaResNet(model_id="lambda_resnet_tiny", **options))
-    (layer,) = {
-        layer for layer in backbone.network.layers if layer.name == "c5_block1_spatial"
-    }
+    network = build(LambdaResNet(model_id="lambda_resnet_tiny", **options)).network
+    layer = network.get_layer("c5_block1_spatial")
     assert (layer.key_dim, layer.num_heads, layer.position.scope) == (8, 2, None)
     halo = build(LambdaResNet(model_id="halo_resnet_50", block_size=32))
     assert halo.network.get_layer("c5_block2_spatial").block_size == 32
 
 
 @pytest.mark.parametrize(
-    "config", [LambdaResNet(model_id="lambda_resnet_tiny"), MobileNetV2Lambda()]
+    ("config", "activation"),
+    [
+        (LambdaResNet(model_id="eca_halonext26ts"), "silu"),
+        (MobileNetV2Lambda(), "relu6"),
+    ],
 )
-def test_backbone_from_config(config):
+def test_backbone_from_config(config, activation):
     backbone = build(config, size=96)
+    assert activations(backbone) == {activation}  # the model's own
     restored = type(backbone).from_config(backbone.get_config())
     assert [w.name for w in restored.weights] == [w.name for w in backbone.weights]
     assert restored.output_specs == backbone.output_specs
     assert list(backbone.output_specs) == ["2", "3", "4", "5"]
     assert [shape[1] for shape in backbone.output_specs.values()] == [24, 12, 6, 3]
-
-
-def test_model_ids_of_the_families():
-    ids = {
-        "resnet_50",
-        "resnet_rs_152_no_se",
-        "lambda_resnet_152_c4",
-        "halonet_h4",
-        "halo_resnet_101",
-    }
-    assert ids <= set(backbones.model_ids("lambda_resnet"))
-    assert backbones.model_ids("mobilenet_v2_lambda") == [
-        "mobilenet_v2",
-        "mobilenet_v2_lambda",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -239,8 +216,8 @@ def test_model_ids_of_the_families():
         ),
     ],
 )
-def test_build_rejects(config, message):
-    with pytest.raises(InputError, match=message):
+def test_build_refuses(config, message):
+    with refused(message):
         build(config)
 
 
@@ -266,19 +243,6 @@ def test_precision_is_that_of_tf_keras_and_ends_with_the_backbone():
     assert keras_3.config.dtype_policy().name == "float32"
 
 
-def test_a_frozen_backbone_keeps_weights_and_statistics():
-    backbone = build(LambdaResNet(model_id="lambda_resnet_tiny"))
-    outer = keras.Sequential([backbone])
-    outer.trainable = False
-    assert backbone.trainable_weights == [] and len(
-        backbone.non_trainable_weights
-    ) == len(backbone.weights)
-    before = backbone.get_weights()
-    backbone(tf.random.normal([2, 64, 64, 3]), training=True)
-    for value, other in zip(backbone.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(value, other)
-
-
 def test_losses_of_a_regularizer_survive_the_configuration():
     config = LambdaResNet(model_id="lambda_resnet_tiny")
     backbone = build(config, regularizer=keras.regularizers.L2(1e-3))
@@ -290,13 +254,7 @@ def test_losses_of_a_regularizer_survive_the_configuration():
     copy = backbones.ZooBackbone.from_config(backbone.get_config())
     copy.set_weights(backbone.get_weights())
     assert float(tf.add_n(copy.losses)) == pytest.approx(expected, rel=1e-5)
-    written = keras.saving.serialize_keras_object(backbone)
-    assert (
-        json.loads(json.dumps(written))["config"]["options"]["kernel_regularizer"][
-            "class_name"
-        ]
-        == "L2"
-    )
+    json.dumps(keras.saving.serialize_keras_object(backbone))
 
 
 def test_averages_and_decay_of_model_gardens_optimizers():

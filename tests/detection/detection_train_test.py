@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from helpers import program
+from helpers import program, refused
 from programs.small_model import FOUR_BLOCKS
 
 import lambdanet
@@ -25,7 +25,6 @@ from lambdanet.detection.modeling import initialize
 from lambdanet.detection.modeling.backbones import ZooBackbone
 from lambdanet.detection.run import model_dir as model_dirs
 from lambdanet.detection.run import train_step
-from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.models.weights import tensor_files, weight_files
 from lambdanet.training.run import checkpoints, model_dir
@@ -158,27 +157,19 @@ def test_load_zoo_weights_from_the_averages_of_a_run(trained, capsys):
     assert shown.rstrip().endswith("not used: logits/bias, logits/kernel")
 
 
-def test_load_zoo_weights_from_a_file(classifier, tmp_path, capsys):
-    file = tmp_path / "mine.safetensors"
-    weight_files.save(classifier, file)
-    model = backbone()
-    assert initialize.load_zoo_weights(model, str(file))
-    expected = values(classifier)
-    for name, value in values(model).items():
-        np.testing.assert_array_equal(value, expected.pop(name))
-    assert sorted(expected) == ["logits/bias", "logits/kernel"]
-
-
-def test_load_zoo_weights_from_published_weights(
-    classifier, tmp_path, monkeypatch, capsys
-):
-    weight_files.save(classifier, tmp_path / f"{TINY}.imagenet.safetensors")
+def test_load_zoo_weights_from_files(classifier, tmp_path, monkeypatch, capsys):
+    """A file of the user, and published weights."""
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path))
-    assert initialize.load_zoo_weights(backbone(), "imagenet")
-    assert "not used: logits/bias, logits/kernel" in capsys.readouterr().out
-    message = "task.init_checkpoint must be a checkpoint of Model Garden, a model_dir .*, got 'imagenet21k'"
-    with pytest.raises(InputError, match=message):
-        initialize.load_zoo_weights(backbone(), "imagenet21k")
+    file = tmp_path / f"{TINY}.imagenet.safetensors"
+    weight_files.save(classifier, file)
+    for source in (file, "imagenet"):
+        model = backbone()
+        assert initialize.load_zoo_weights(model, str(source))
+        expected = values(classifier)
+        for name, value in values(model).items():
+            np.testing.assert_array_equal(value, expected.pop(name))
+        assert sorted(expected) == ["logits/bias", "logits/kernel"]
+        assert "not used: logits/bias, logits/kernel" in capsys.readouterr().out
 
 
 def test_load_zoo_weights_enlarges_global_tables(tmp_path, capsys):
@@ -206,26 +197,29 @@ def test_head_prefixes_are_those_of_the_families(classifier):
         }
 
 
-def test_load_zoo_weights_rejects_other_weights(classifier, trained, tmp_path):
-    with pytest.raises(
-        InputError, match=f"must be weights of mobilenet_v2, .* got those of {TINY}"
-    ):
-        initialize.load_zoo_weights(
-            ZooBackbone("mobilenet_v2", (32, 32, 3)), str(trained)
-        )
-    with pytest.raises(
-        InputError,
-        match="must be a checkpoint of Model Garden for its backbone theirs, got",
-    ):
-        initialize.load_zoo_weights(keras.Sequential(name="theirs"), str(trained))
+def test_load_zoo_weights_refuses_other_weights(classifier, trained, tmp_path):
     arrays = values(classifier)
     arrays["stray/kernel"] = arrays.pop("stem1_conv/kernel")
     file = tmp_path / "changed.safetensors"
     tensor_files.write_safetensors(file, arrays, {"model": TINY})
-    with pytest.raises(
-        InputError, match="stem1_conv/kernel is missing; stray/kernel has no variable"
+    other = ZooBackbone("mobilenet_v2", (32, 32, 3))
+    theirs = keras.Sequential(name="theirs")
+    for model, source, message in (
+        (other, trained, f"must be weights of mobilenet_v2, .* got those of {TINY}"),
+        (theirs, trained, "a checkpoint of Model Garden for its backbone theirs, got"),
+        (
+            backbone(),
+            file,
+            "stem1_conv/kernel is missing; stray/kernel has no variable",
+        ),
+        (
+            backbone(),
+            "imagenet21k",
+            "must be a checkpoint of Model Garden, a model_dir",
+        ),
     ):
-        initialize.load_zoo_weights(backbone(), str(file))
+        with refused(message):
+            initialize.load_zoo_weights(model, str(source))
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +259,7 @@ def test_task_initializes_from_model_gardens_checkpoint(
         )
 
 
-def test_task_rejects_other_checkpoints(classification, tmp_path):
+def test_task_refuses_other_checkpoints(classification, tmp_path):
     params, model = classification
     other = tf.train.Checkpoint(backbone=keras.Sequential([keras.layers.Dense(1)]))
     path = other.write(str(tmp_path / "ckpt"))
@@ -274,7 +268,7 @@ def test_task_rejects_other_checkpoints(classification, tmp_path):
         (str(tmp_path), "must be a checkpoint of Model Garden, .*, got "),
     ):
         task = task_factory.get_task(params.task.replace(init_checkpoint=source))
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             task.initialize(model)
 
 
@@ -313,24 +307,15 @@ def task():
         ),
         (b"no example", r"records of '.*bad' must be tf.Examples"),
     ],
-    ids=[
-        "class",
-        "background",
-        "box beyond",
-        "box before",
-        "box turned",
-        "masks",
-        "empty",
-        "other",
-    ],
+    ids=range(8),
 )
-def test_check_first_records_rejects(task, tmp_path, example, message):
+def test_check_first_records_refuses(task, tmp_path, example, message):
     data = task.train_data.replace(input_path=str(write(tmp_path / "bad", example)))
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         records.check_first_records("task.train_data", data, task.model)
 
 
-def test_check_first_records_rejects_files(task, tmp_path):
+def test_check_first_records_refuses_files(task, tmp_path):
     (tmp_path / "text").write_text("no TFRecords")
     write(tmp_path / "empty")
     for name, message in {
@@ -340,7 +325,7 @@ def test_check_first_records_rejects_files(task, tmp_path):
         "empty": "task.train_data.input_path must be .* got '.*empty'; 1 files have no record",
     }.items():
         data = task.train_data.replace(input_path=str(tmp_path / name))
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             records.check_first_records("task.train_data", data, task.model)
 
 
@@ -374,10 +359,10 @@ def test_checked_reader_names_a_later_record(task, tmp_path):
         ),
     ],
 )
-def test_check_experiment_rejects(override, message):
+def test_check_experiment_refuses(override, message):
     params = resolve.resolve(EXPERIMENT, params_override=SMALL)
     resolve.override(params, override, "--params_override")
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         resolve.check_experiment(params, "train")
 
 
@@ -402,7 +387,7 @@ def test_train_program_fails_with_one_line(tmp_path, capsys):
     assert not (tmp_path / "model").exists()
 
 
-def test_check_model_dir_rejects_another_model(tmp_path):
+def test_check_model_dir_refuses_another_model(tmp_path):
     params = resolve.resolve(EXPERIMENT, params_override=SMALL)
     model_dirs.write_params(params, EXPERIMENT, str(tmp_path / "run"))
     tf.train.CheckpointManager(tf.train.Checkpoint(), str(tmp_path / "run"), 1).save()
@@ -413,10 +398,10 @@ def test_check_model_dir_rejects_another_model(tmp_path):
     model_dirs.check_model_dir(params, "train", str(tmp_path / "run"))
     resolve.override(params, f"{key}.model_id=resnet_50", "")
     message = f"{key}.model_id must be 'lambda_resnet_tiny' as in model_dir '.*run', got 'resnet_50'"
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         model_dirs.check_model_dir(params, "train", str(tmp_path / "run"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="model_dir '.*file' cannot be written"):
+    with refused("model_dir '.*file' cannot be written"):
         model_dirs.write_params(params, EXPERIMENT, str(tmp_path / "file"))
 
 
@@ -446,8 +431,6 @@ def test_two_devices_share_batch_statistics(two_devices):
     assert result["replicas"] == 2
     number, synchronized = result["synchronized"]
     assert number > 40 and synchronized
-    separate, synchronized = result["head"]
-    assert synchronized < 1e-4 < 1e-2 < separate
     assert result["traces"] == [0, 1]  # once per device
 
 
@@ -469,6 +452,7 @@ def test_run_can_resume_from_its_model_dir(two_devices, trained):
     assert not result["text"]
 
 
+@pytest.mark.slow
 def test_retinanet_step_lowers_the_loss():
     step = train_step.build_train_step(
         "retinanet_resnetfpn_coco", RETINANET, batch_size=2
@@ -488,33 +472,21 @@ task:
     decoder: {aspp: {num_filters: 16, dilation_rates: [1, 2]}}
     head: {num_filters: 16, low_level_num_filters: 8}
   train_data: &data {input_path: DATA, output_size: [64, 64], global_batch_size: 2, shuffle_buffer_size: 2}
-  validation_data: {<<: *data, is_training: false, groundtruth_padded_size: [64, 64]}
+  validation_data: {<<: *data, is_training: false, groundtruth_padded_size: [100, 100]}
 trainer: {train_steps: 2, steps_per_loop: 2, summary_interval: 2, checkpoint_interval: 2,
   validation_interval: 2, validation_steps: 1}
 """
 
 
+@pytest.mark.slow
 def test_segmentation_of_model_garden_trains_on_records(tmp_path, capsys):
     """DeepLabV3+, whose low and high maps are those at strides 4 and 16."""
-    random = np.random.default_rng(0)
-    records = []
-    for _ in range(2):
-        image = random.integers(0, 256, [64, 64, 3], np.uint8)
-        classes = random.integers(0, 3, [64, 64, 1], np.uint8)
-        features = {
-            "image/encoded": [tf.io.encode_png(image).numpy()],
-            "image/segmentation/class/encoded": [tf.io.encode_png(classes).numpy()],
-        }
-        sizes = {"image/height": [64], "image/width": [64]}
-        feature = {
-            name: tf.train.Feature(bytes_list=tf.train.BytesList(value=value))
-            for name, value in features.items()
-        } | {
-            name: tf.train.Feature(int64_list=tf.train.Int64List(value=value))
-            for name, value in sizes.items()
-        }
-        records.append(tf.train.Example(features=tf.train.Features(feature=feature)))
-    data = write(tmp_path / "data", *records)
+    classes = np.random.default_rng(0).integers(0, 3, [80, 100, 1], np.uint8)
+    examples = [picture([], number) for number in range(2)]
+    for example in examples:
+        contents = example.features.feature["image/segmentation/class/encoded"]
+        contents.bytes_list.value.append(tf.io.encode_png(classes).numpy())
+    data = write(tmp_path / "data", *examples)
     (tmp_path / "small.yaml").write_text(SEGMENTATION.replace("DATA", str(data)))
     words = [
         "--experiment=lambda_resnet/seg_deeplabv3plus_pascal",
@@ -530,6 +502,7 @@ def test_segmentation_of_model_garden_trains_on_records(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_model_gardens_driver_with_experiments_imported(tmp_path):
     """The program in the docstring of `lambdanet.detection`, in a process of its own."""
     code = re.search(r":\n\n((?:    .*\n|\n)+)", detection.__doc__)[1]
@@ -554,7 +527,7 @@ def test_model_gardens_driver_with_experiments_imported(tmp_path):
     assert any("backbone" in name for name in kept)
 
 
-def test_checkpoints_of_a_tf_keras_backbone_are_refused_by_name(tmp_path):
+def test_checkpoints_of_a_tf_keras_backbone_are_refused(tmp_path):
     """Their keys are those of a functional model of tf_keras; they would be left out without a word."""
     inputs = keras.Input([64, 64, 3])
     old = keras.Model(inputs, keras.layers.Conv2D(4, 3)(inputs))
@@ -562,19 +535,19 @@ def test_checkpoints_of_a_tf_keras_backbone_are_refused_by_name(tmp_path):
         backbone=old, model=tf.train.Checkpoint(backbone=old)
     )
     path = checkpoint.save(str(tmp_path / "ckpt"))
-    (tmp_path / "small.yaml").write_text(SMALL)
-    params = resolve.resolve(EXPERIMENT, [str(tmp_path / "small.yaml")])
+    params = resolve.resolve(EXPERIMENT, params_override=SMALL)
     message = (
         "is of an earlier version of lambdanet, with a backbone of tf_keras; "
         "the git tag last-with-both-"
     )
-    with pytest.raises(InputError, match=f"model_dir .* {message}"):
+    with refused(f"model_dir .* {message}"):
         model_dirs.check_model_dir(params, "train", str(tmp_path))
-    with pytest.raises(InputError, match=f"checkpoint .* {message}"):
+    with refused(f"checkpoint .* {message}"):
         model_dirs.load_weights(None, params, path)
-    model = task_factory.get_task(params.task).build_model()
+    model = keras.Sequential()
+    model.backbone = backbone()
     with (
-        pytest.raises(InputError, match=f"task.init_checkpoint .* {message}"),
+        refused(f"task.init_checkpoint .* {message}"),
         initialize.verified_checkpoint(path, model, "all"),
     ):
         pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers, the trainer and detection in one process, in several orders of imports."""
+"""The trainer and detection in one process, in both orders of imports."""
 
 import subprocess
 
@@ -15,9 +15,6 @@ from helpers import program
         pytest.param(
             ("retinanet", "trainer", "tf_keras_by_its_old_name"),
             marks=pytest.mark.weekly,
-        ),
-        pytest.param(
-            ("layer", "retinanet", "layer", "trainer"), marks=pytest.mark.weekly
         ),
     ],
 )

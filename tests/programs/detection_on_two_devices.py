@@ -32,32 +32,6 @@ from lambdanet.models import zoo  # noqa: E402
 # isort: split
 from official.core import train_utils  # noqa: E402
 from official.vision.evaluation import coco_evaluator  # noqa: E402
-from official.vision.modeling.heads.instance_heads import MaskHead  # noqa: E402
-
-
-def mask_head_difference(strategy: tf.distribute.Strategy, synchronized: bool) -> float:
-    """Returns how far Model Garden's mask head on two devices is from one device with the whole batch."""
-    rois = np.random.default_rng(0).normal(2, 3, [4, 2, 14, 14, 3]).astype("float32")
-    classes = np.ones([4, 2], "int32")
-    single = MaskHead(3, num_convs=1, num_filters=4)
-    expected = single([rois, classes], training=True)
-    with strategy.scope():
-        shared = MaskHead(3, num_convs=1, num_filters=4)
-        shared([rois, classes], training=False)
-        shared.set_weights(
-            [w.numpy() * ("moving" not in w.name) for w in single.weights]
-        )
-        if synchronized:
-            tasks.synchronize_batch_norm(shared)
-
-        @tf.function
-        def on_replica():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            part = tf.gather(tf.reshape(rois, [2, 2, 2, 14, 14, 3]), replica)
-            return shared([part, classes[:2]], training=True)
-
-        outputs = np.concatenate([x.numpy() for x in strategy.run(on_replica).values])
-    return float(np.abs(outputs - expected).max())
 
 
 def record_detections() -> list[tuple[list[int], np.ndarray]]:
@@ -128,14 +102,9 @@ def main(folder: str, start: str) -> None:
     train_utils.try_count_flops = lambda model: None
     zoo.MODELS["lambda_resnet_tiny"] = FOUR_BLOCKS
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    head = [
-        mask_head_difference(strategy, synchronized) for synchronized in (False, True)
-    ]
-    detections, synchronized, traces = (
-        record_detections(),
-        record_synchronized(),
-        record_traces(),
-    )
+    detections = record_detections()
+    synchronized = record_synchronized()
+    traces = record_traces()
     data = f"task.train_data.input_path={folder}/train,task.validation_data.input_path={folder}/val"
     params = resolve.resolve(
         "lambda_resnet/maskrcnn_resnetfpn_coco",
@@ -147,7 +116,6 @@ def main(folder: str, start: str) -> None:
     (_, first), (_, second) = detections
     result = {
         "replicas": strategy.num_replicas_in_sync,
-        "head": head,
         "traces": sorted(traces),
         "synchronized": [len(synchronized), all(synchronized)],
         "images": [ids for ids, _ in detections],

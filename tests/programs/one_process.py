@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uses layers, the trainer and a detector in one process: python one_process.py FOLDER PART...
+"""Uses the trainer and a detector in one process: python one_process.py FOLDER PART...
 
 The parts are run in the order given. Prints "done" and the loss of each.
 """
@@ -24,16 +24,6 @@ def tf_keras_by_its_old_name(folder: str) -> float:
 
     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
     return float(tf.reduce_sum(model(tf.ones([1, 2]))))
-
-
-def layer(folder: str) -> float:
-    import keras
-
-    import lambdanet
-
-    return float(
-        keras.ops.sum(lambdanet.LambdaLayer(8, scope=3)(keras.ops.ones([1, 4, 4, 8])))
-    )
 
 
 def trainer(folder: str) -> float:
