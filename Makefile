@@ -56,7 +56,7 @@ EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
 # What is tested on JAX too, and on PyTorch.
 ON_JAX := tests/ops/chunks_on_devices_test.py tests/explain/outputs_test.py tests/explain/networks_test.py tests/training/train_test.py \
 	tests/training/trained_export_test.py tests/training/data/bad_records_test.py $(patsubst %,tests/training/run/%_test.py,callbacks \
-	checkpoints devices freezing interrupted_runs losses multi_worker optimizers run_lock sizes train_step user_callbacks)
+	checkpoints devices freezing interrupted_runs losses multi_worker optimizers train_step)
 REST_ON_JAX := $(ON_JAX) tests/backend/engines_test.py tests/benchmarks/contenders_test.py
 ON_TORCH := tests/backend/engines_test.py tests/explain/outputs_test.py tests/explain/networks_test.py
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)

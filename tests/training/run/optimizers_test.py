@@ -75,6 +75,26 @@ def test_lamb_equals_algorithm_2():
         np.testing.assert_allclose(result, w, rtol=2e-6, atol=1e-7)
 
 
+def test_lamb_equals_timm(timm):
+    import torch
+    from timm.optim import Lamb
+
+    weights = [torch.nn.Parameter(torch.tensor(weight)) for weight in _weights()]
+    groups = [
+        {"params": weights[:1], "weight_decay": 0.02},
+        {"params": weights[1:], "weight_decay": 0.0},
+    ]
+    lamb = Lamb(groups, lr=0.01, max_grad_norm=1.0)
+    for step in range(3):
+        for weight, gradient in zip(weights, _variables()[1], strict=True):
+            weight.grad = torch.tensor(gradient * (step + 1))
+        lamb.step()
+    settings = {"learning_rate": 0.01, "weight_decay": 0.02, "clip_norm": 1.0}
+    got = _step(3, optimizer="lamb", **settings)
+    for a, b in zip(got, weights, strict=True):
+        np.testing.assert_allclose(a, b.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "lion"])
 def test_steps_decay_kernels_only(optimizer):
     settings = {"optimizer": optimizer, "learning_rate": 0.1}
