@@ -126,18 +126,14 @@ def lower_both(folder: str) -> list[dict[str, Any]]:
 
     recipe = dataclasses.replace(
         configs.get_recipe("digits"),
-        **{
-            "input_size": 16,
-            "mixed_precision": True,
-            "ema_decay": 0.5,
-            "accumulate_steps": 2,
-        },
-        **{
-            "epochs": 1,
-            "train_split": "train[:32]",
-            "eval_split": "test[:8]",
-            "global_batch_size": 32,
-        },
+        input_size=16,
+        mixed_precision=True,
+        ema_decay=0.5,
+        accumulate_steps=2,
+        epochs=1,
+        train_split="train[:32]",
+        eval_split="test[:8]",
+        global_batch_size=32,
     )
     found = []
 
@@ -155,9 +151,8 @@ def lower_both(folder: str) -> list[dict[str, Any]]:
     zoo.MODELS[recipe.model] = TWO_BLOCKS
     with mock.patch.object(trainer, "jit", jit), contextlib.suppress(Traced):
         train(recipe, f"{folder}/run", folder, distribute="mirrored")
-    step = two_block_step(
-        recipe, "train", recipe.global_batch_size // len(jax.devices())
-    )
+    batch = recipe.global_batch_size // len(jax.devices())
+    step = two_block_step(recipe, "train", batch)
     lowered = compiler.lower(
         step.function,
         step.inputs,
