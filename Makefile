@@ -82,6 +82,7 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 	$(NEWEST_VENV)/bin/python -m pytest --noconftest -p times --numprocesses=2
 
 .PHONY: demo demo-detection demo-segmentation docs tables figures test test-rest test-all test-tensorflow test-jax \
+	test-rest-tensorflow test-rest-jax test-rest-torch \
 	test-newest test-experiments test-plain-cpu test-tensorflow-2.21 weekly clean-weekly coverage check lint lint-code lint-types \
 	lint-measure lint-pages format results lock hooks release-check clean
 
@@ -125,10 +126,7 @@ test-rest: $(VENV)/dev.stamp
 else
 test: test-tensorflow test-jax
 
-test-rest: $(VENV)/dev.stamp
-	$(PYTEST) -m "rest and not weekly" $(NO_STUDIES) tests
-	KERAS_BACKEND=jax $(PYTEST) -m "rest and not weekly" $(REST_ON_JAX)
-	KERAS_BACKEND=torch $(PYTEST) -m "not weekly" $(ON_TORCH)
+test-rest: test-rest-tensorflow test-rest-jax test-rest-torch
 endif
 
 test-all: test test-rest
@@ -138,6 +136,15 @@ test-tensorflow: $(VENV)/test.stamp
 
 test-jax: $(VENV)/test.stamp
 	KERAS_BACKEND=jax $(PYTEST) -m "not rest and not weekly" $(ON_JAX)
+
+test-rest-tensorflow: $(VENV)/dev.stamp
+	$(PYTEST) -m "rest and not weekly" $(NO_STUDIES) tests
+
+test-rest-jax: $(VENV)/dev.stamp
+	KERAS_BACKEND=jax $(PYTEST) -m "rest and not weekly" $(REST_ON_JAX)
+
+test-rest-torch: $(VENV)/dev.stamp
+	KERAS_BACKEND=torch $(PYTEST) -m "not weekly" $(ON_TORCH)
 
 test-experiments: $(VENV)/dev.stamp
 	$(PYTEST) $(STUDIES)
