@@ -83,7 +83,7 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 
 .PHONY: demo demo-detection demo-segmentation docs tables figures test test-rest test-all test-tensorflow test-jax \
 	test-rest-tensorflow test-rest-jax test-rest-torch \
-	test-newest test-experiments test-plain-cpu test-tensorflow-2.21 weekly clean-weekly coverage check lint lint-code lint-types \
+	install-newest test-newest test-experiments test-plain-cpu test-tensorflow-2.21 weekly clean-weekly coverage check lint lint-code lint-types \
 	lint-measure lint-pages format results lock hooks release-check clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
@@ -180,7 +180,9 @@ coverage: $(VENV)/dev.stamp
 	$(BIN)/python -m coverage report --skip-covered --fail-under=95
 
 # In float64, layers equal loops over their queries to the digits that those tests expect.
-test-newest: $(if $(NEWEST_PYTHON),$(NEWEST_VENV)/stamp)
+install-newest: $(if $(NEWEST_PYTHON),$(NEWEST_VENV)/stamp)
+
+test-newest: install-newest
 ifeq ($(NEWEST_PYTHON),)
 	@echo "test-newest is skipped: there is no Python 3.12 or 3.13"
 else

@@ -41,11 +41,16 @@ def act_at(
     action: Callable[[], object],
     event: str = "on_train_batch_end",
 ) -> None:
-    """Makes runs do something after batches of these steps, before a checkpoint is written."""
+    """Makes runs do something after batches of these steps, before a checkpoint is written.
+
+    The steps are counted as the callback does: the variable of the optimizer may have another one yet.
+    """
     original = getattr(callbacks.SaveCheckpoints, event)
+    is_training = event == "on_train_batch_end"
 
     def act(self, batch, logs=None):
-        if int(self.model.optimizer.iterations.numpy()) in steps:
+        step = self._first_step + batch + 1 if is_training else self._step
+        if step in steps:
             action()
         original(self, batch, logs)
 

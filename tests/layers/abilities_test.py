@@ -70,6 +70,7 @@ def test_solved_by_the_equations_of_the_paper(task):
 
 
 @pytest.mark.engines
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_solved_on_every_engine(engine):
     environment = {**os.environ, **ENGINES[engine]}

@@ -194,6 +194,18 @@ def test_interpolation_stretches_the_table():
     np.testing.assert_allclose(stretched(x), exact(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("causal", [False, "time"])
+def test_half_precision_is_finite_for_large_inputs(dtype, causal):
+    layer = lambdanet.LambdaLayer(16, scope=9, causal=causal, dtype=dtype)
+    with tf.GradientTape() as tape:
+        outputs = layer(images(2, 12, 12, 16) * 100, training=True)
+        loss = tf.reduce_mean(tf.cast(outputs, tf.float32))
+    gradients = tape.gradient(loss, layer.trainable_weights)
+    for value in [outputs, *gradients]:
+        assert np.isfinite(tf.cast(value, tf.float32)).all()
+
+
 def test_another_context_in_a_functional_model(tmp_path):
     """Queries from one map, keys and values from another of another size and depth."""
     inputs, context = keras.Input([None, 8]), keras.Input([None, 6])

@@ -237,6 +237,7 @@ def test_checkpoint_of_unknown_origin_needs_flag(checkpoint, home, capsys):
     assert not list(home.glob("*.safetensors"))
 
 
+@pytest.mark.slow
 def test_timm_is_imported_beside_tensorflow_without_triton(timm, tmp_path):
     """PyTorch for CUDA imports Triton, which crashes such a process; the module here ends it."""
     (tmp_path / "triton.py").write_text("import os; os._exit(3)")

@@ -98,6 +98,7 @@ def _is_for_this_machine(words: list[str]) -> bool:
 
 
 @pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", GUIDES)
 def test_commands_of_a_guide_follow_each_other(guide, reader, one_block):
     commands = [
