@@ -55,8 +55,8 @@ def test_fit_saves_and_loads():
     run_on_engine.check_fit()
 
 
-# Of generators, which Keras's test trains with.
-@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+# Keras's test trains with generators, and layers without weights.
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [pytest.param("keras_tests", marks=WEEKLY_ON_JAX)])
 def test_layers_pass_the_test_of_keras(module):
