@@ -51,6 +51,7 @@ def act_at(
     def act(self, batch, logs=None):
         step = self._first_step + batch + 1 if is_training else self._step
         if step in steps:
+            self.model.optimizer.iterations.numpy()  # waits until JAX has computed
             action()
         original(self, batch, logs)
 

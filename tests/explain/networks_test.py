@@ -15,10 +15,12 @@ import lambdanet
 from lambdanet.backend import ENGINE
 from lambdanet.explain import grad_cam, implied_attentions, integrated_gradients
 
-# Of Keras on torch, for NumPy 2.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation:DeprecationWarning"
-)
+pytestmark = [
+    # Of Keras on torch, for NumPy 2.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    # Of Keras, on maps of a single position.
+    pytest.mark.filterwarnings("ignore:(?s).*You are using a softmax over axis"),
+]
 
 SMALL = images(2, 16, 16, 3)
 
@@ -35,6 +37,7 @@ def tiny():
     return model
 
 
+@pytest.mark.slow
 def test_maps_of_a_model_give_the_outputs_of_its_layers(tiny):
     x = images(2, 32, 32, 3)
     found = implied_attentions(tiny, x)
