@@ -54,11 +54,12 @@ TORCH_BACKEND = $(shell $(BIN)/python -c "import urllib.request; urllib.request.
 	&& echo --torch-backend=cpu || echo "$(TORCH_INDEX) does not answer: PyTorch from PyPI has 4.5 GB of CUDA on Linux" >&2)
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
 # What is tested on JAX too, and on PyTorch.
-ON_JAX := tests/ops/chunks_on_devices_test.py tests/explain/outputs_test.py tests/explain/networks_test.py tests/training/train_test.py \
-	tests/training/trained_export_test.py tests/training/data/bad_records_test.py $(patsubst %,tests/training/run/%_test.py,callbacks \
-	checkpoints devices freezing interrupted_runs losses multi_worker optimizers train_step)
-REST_ON_JAX := $(ON_JAX) tests/backend/engines_test.py tests/benchmarks/contenders_test.py
-ON_TORCH := tests/backend/engines_test.py tests/explain/outputs_test.py tests/explain/networks_test.py
+ON_JAX := tests/ops/chunks_on_devices_test.py tests/training/train_test.py tests/training/trained_export_test.py \
+	tests/training/data/bad_records_test.py $(patsubst %,tests/training/run/%_test.py,callbacks checkpoints freezing \
+	interrupted_runs train_step)
+REST_ON_JAX := tests/backend/engines_test.py tests/benchmarks/contenders_test.py tests/explain/networks_test.py tests/explain/outputs_test.py \
+	$(patsubst %,tests/training/run/%_test.py,devices losses multi_worker optimizers)
+ON_TORCH := tests/backend/engines_test.py tests/explain/networks_test.py tests/explain/outputs_test.py
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
 # Which have an end, and are not tests of the library.
 STUDIES := tests/experiments tests/backend/keras_ways_test.py
@@ -141,7 +142,7 @@ test-rest-tensorflow: $(VENV)/dev.stamp
 	$(PYTEST) -m "rest and not weekly" $(NO_STUDIES) tests
 
 test-rest-jax: $(VENV)/dev.stamp
-	KERAS_BACKEND=jax $(PYTEST) -m "rest and not weekly" $(REST_ON_JAX)
+	KERAS_BACKEND=jax $(PYTEST) -m "not weekly" $(REST_ON_JAX)
 
 test-rest-torch: $(VENV)/dev.stamp
 	KERAS_BACKEND=torch $(PYTEST) -m "not weekly" $(ON_TORCH)
@@ -157,7 +158,7 @@ weekly: $(addprefix .build/weekly/,tensorflow jax experiments newest)
 	@mkdir -p $(@D) && touch $@
 
 .build/weekly/jax: $(VENV)/dev.stamp
-	KERAS_BACKEND=jax $(PYTEST) -m weekly $(REST_ON_JAX)
+	KERAS_BACKEND=jax $(PYTEST) -m weekly $(ON_JAX) $(REST_ON_JAX)
 	@mkdir -p $(@D) && touch $@
 
 .build/weekly/experiments: test-experiments

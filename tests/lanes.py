@@ -7,20 +7,32 @@ from pathlib import Path
 
 from source_tree import ROOT
 
+# Of tests that need nothing else, but are too long for `make test`.
+LONG = ("more time", [])
 # What the tests of a folder or file need besides, and the modules by which it is known to be installed.
 FILES = {
     "backend/engines_test.py": ("PyTorch", ["torch"]),
     "backend/keras_ways_test.py": ("PyTorch", ["torch"]),
     "benchmarks": ("Apache Beam and PyTorch", ["apache_beam", "mnist1d", "torch"]),
     "experiments": ("Apache Beam and PyTorch", ["apache_beam", "mnist1d", "torch"]),
+    "backend/freed_memory_test.py": LONG,
     "detection": ("TF Model Garden", ["official", "tf_keras"]),
+    "explain": LONG,
+    "layers/fuzz_layers_test.py": LONG,
     "models/timm_networks_test.py": ("timm", ["timm"]),
     "models/weights/timm_weights_test.py": ("timm", ["timm"]),
     "project": ("the tools of development", ["sphinx", "yaml"]),
     "tpu": ("the TPU compiler", ["libtpu"]),
+    "training/data/fuzz_pictures_test.py": LONG,
     "training/data/picture_routes_test.py": ("Apache Beam", ["apache_beam"]),
     "training/inference": ("Apache Beam", ["apache_beam"]),
+    "training/own_model_test.py": LONG,
     "training/pseudo_labels": ("Apache Beam", ["apache_beam"]),
+    "training/run/devices_test.py": LONG,
+    "training/run/multi_worker_test.py": LONG,
+    "training/serving/export_int8_test.py": LONG,
+    "training/serving/exported_axes_test.py": LONG,
+    "try_device": LONG,
 }
 # What single tests with a marker need.
 MARKERS = {

@@ -54,6 +54,7 @@ def test_maps_of_a_model_give_the_outputs_of_its_layers(tiny):
     np.testing.assert_allclose(numpy(some[names[-1]].total), total[:, :, :1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_maps_of_a_layer_that_is_called_twice_with_a_mask():
     inputs = keras.Input([6, 8])
     mask = keras.Input([6, 6], dtype="bool")
@@ -122,6 +123,7 @@ def test_integrated_gradients_of_a_linear_model_are_its_terms():
 
 
 @pytest.mark.parametrize("classes", [None, [1, 0]])
+@pytest.mark.slow
 def test_integrated_gradients_add_up_to_the_difference_of_logits(tiny, classes):
     x = images(2, 16, 16, 3)
     logits = numpy(tiny(x))

@@ -62,6 +62,7 @@ def data_of(page: Path) -> dict:
     return json.loads(data)
 
 
+@pytest.mark.slow
 def test_exported_network_has_the_outputs_of_the_export(folder):
     trained = load_exported_network(folder / "saved")
     image = noise(2, 40, 30, 3)

@@ -193,6 +193,7 @@ SAVED_MODELS = ["LambdaLayer_global", "LambdaLayer_shared", "HaloAttention"]
 @pytest.mark.parametrize(
     "names", [SAVED_MODELS, pytest.param(list(LAYERS), marks=pytest.mark.weekly)]
 )
+@pytest.mark.slow
 def test_saved_model(names, tmp_path):
     inputs = keras.Input([None, None, 8])
     model = keras.Model(inputs, {name: LAYERS[name]()(inputs) for name in names})

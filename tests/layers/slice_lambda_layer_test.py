@@ -60,6 +60,7 @@ def test_outputs_equal_the_equations(options):
     np.testing.assert_allclose(layer(x), expected, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_models_are_saved_folded_and_trained(tmp_path):
     layer = lambdanet.SliceLambdaLayer(8, num_heads=2, intra_depth=2, scope=(5, 3))
     inputs = keras.Input([None, None, None, 6])

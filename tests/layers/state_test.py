@@ -101,6 +101,7 @@ def test_states_in_a_model_and_of_half_precision(tmp_path):
     "length", [20_000, pytest.param(100_000, marks=pytest.mark.weekly)]
 )
 @pytest.mark.parametrize("normalization", ["softmax", "l2", None])
+@pytest.mark.slow
 def test_float32_does_not_drift(normalization, length):
     """Neither step by step in a compiled loop, which must keep what sums lose, nor in chunks, nor at once."""
     x = images(length, 6).astype("float32")

@@ -331,6 +331,7 @@ def test_tables_are_constants_of_the_graph(layer, expanded):
     np.testing.assert_allclose(outputs, plain(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_maps_of_unknown_size_are_accepted(double_precision):
     i = keras.Input([None, None, 3])
     x = lambdanet.HaloAttention(8, 2, 2, 1)(lambdanet.LambdaLayer(8, scope=3)(i))

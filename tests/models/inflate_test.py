@@ -130,6 +130,7 @@ def test_other_slices_change_the_outputs_and_order_needs_a_scope():
     np.testing.assert_allclose(volumes(x[:, ::-1]), y, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_volumes_are_saved_and_folded(tmp_path):
     model = randomized(small_model("lambda_resnet_tiny", 16))
     volumes = lambdanet.inflate(model, 4, scope=3)

@@ -71,6 +71,7 @@ def test_an_output_stride_of_32_is_the_plain_network():
     assert explicit.get_config() == plain.get_config()
 
 
+@pytest.mark.slow
 def test_files_and_the_form_for_inference(tmp_path):
     model = lambdanet.create_model("lambda_resnet_tiny", num_classes=3, output_stride=8)
     weight_files.save(model, tmp_path / "tiny.safetensors")

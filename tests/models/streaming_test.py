@@ -48,6 +48,7 @@ def steps_of(stream, x, chunk_size):
 
 
 @pytest.mark.parametrize("chunk_size", [None, 8])
+@pytest.mark.slow
 def test_chunks_equal_the_whole_model(chunk_size, tmp_path):
     length = chunk_size or 4
     model = network(pooled=False)

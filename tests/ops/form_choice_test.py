@@ -233,6 +233,7 @@ def test_estimates_count_what_the_docstrings_say():
         (False, True, False),
     ],
 )
+@pytest.mark.slow
 def test_auto_convolves_on_a_cpu(training, jit_compile, convolves):
     """In the forward pass alone, and not under XLA; on a TPU see position_lambdas_test."""
     traced = tf.function(

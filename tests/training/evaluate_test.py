@@ -143,6 +143,7 @@ def read_table(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_other_split_with_class_table(run, tmp_path, capsys):
     out = tmp_path / "new" / "folder"
     split = "train[:100]"

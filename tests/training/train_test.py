@@ -56,10 +56,12 @@ def small_network(monkeypatch):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
 
 
+@pytest.mark.slow
 def test_run_opens_tfds_dataset_once(finished):
     assert finished[2] == [("digits",)]
 
 
+@pytest.mark.slow
 def test_run_lists_each_class_folder_once(small_network, tmp_path, monkeypatch):
     folders = [
         tmp_path / split / name

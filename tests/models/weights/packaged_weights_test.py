@@ -27,6 +27,7 @@ def test_weights_are_loaded_by_name_alone(file):
     assert {"license", "dataset", "classes", "mean", "std"} <= metadata.keys()
 
 
+@pytest.mark.slow
 def test_digits_are_told_apart():
     digits = load_digits()
     pixels = (digits.images * (255 / 16)).round().astype(np.uint8)[..., np.newaxis]

@@ -107,6 +107,7 @@ def test_first_images_are_those_that_can_be_read(pictures, whole):
     assert numbers([(shown, np.array(rest) % 3)]) == [rest]
 
 
+@pytest.mark.slow
 def test_batch_without_valid_images_is_replaced(pictures, whole):
     first, second, *_ = whole
     _damage(pictures, "train", *second)
@@ -123,6 +124,7 @@ def test_batch_without_valid_images_is_replaced(pictures, whole):
         list(Dataset.open(FOLDER, str(pictures), bad).train())
 
 
+@pytest.mark.slow
 def test_train_ends_at_limit(pictures, tmp_path, monkeypatch):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
     _damage(pictures, "train", 2, 5)
@@ -189,6 +191,7 @@ def test_label_outside_of_classes_ends_run(label):
     ("write", "number", "byte"),
     [(write_tfrecord, 0, 8), (write_tfrecord, 11, 12), (write_tfds, 5, 12)],
 )
+@pytest.mark.slow
 def test_records_from_a_damaged_one_on_are_counted(
     tmp_path, capfd, write, number, byte
 ):

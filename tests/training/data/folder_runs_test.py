@@ -79,6 +79,7 @@ def trained(run):
     return run[0]
 
 
+@pytest.mark.slow
 def test_run_keeps_classes_and_says_their_weights(run, pictures, capsys):
     path, said = run
     # 22 pictures: 22 / (3 x 8) and 22 / (3 x 6).

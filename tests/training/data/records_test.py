@@ -56,6 +56,7 @@ def test_earlier_files_are_not_opened(copy, whole):
     assert len(list(rest)) == COUNT - 48
 
 
+@pytest.mark.slow
 def test_other_records_keep_place_beside_damaged_ones(copy, whole):
     file = copy / records.shard_name("train", 3, FILES)
     damage_record(file, 1)

@@ -110,6 +110,7 @@ def test_order_depends_on_seed_of_recipe(trained):
     assert numbers(other.train()) != whole[:STEPS]
 
 
+@pytest.mark.slow
 def test_machines_train_on_disjoint_parts_and_resume(trained):
     """Two machines with two devices each have two batches of three pictures per step."""
     dataset, _ = trained

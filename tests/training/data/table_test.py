@@ -50,6 +50,7 @@ def _write(path, rows, columns=COLUMNS):
     return dataclasses.replace(FOLDER, labels=str(path))
 
 
+@pytest.mark.slow
 def test_table_reads_what_class_folders_do(pictures, tmp_path):
     recipe = _write(tmp_path / "labels.csv", ROWS)
     folders = Dataset.open(FOLDER, str(pictures))

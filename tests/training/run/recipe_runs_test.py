@@ -57,6 +57,7 @@ def data_dir(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", _one_row_of_each_module())
+@pytest.mark.slow
 def test_recipe_trains_and_loads(data_dir, two_operations, tmp_path, monkeypatch, name):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
     whole = configs.get_recipe(name)

@@ -76,6 +76,7 @@ def test_parts_of_batch_have_different_dropout():
     assert set(kept.round()) == {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_rematerialized_blocks_train_as_plain_ones(two_blocks):
     """Weights, moving statistics and metrics after two steps with dropout and stochastic depth."""
     batches = [np.array(images(8, 16, 16, 3))] * 2

@@ -43,6 +43,7 @@ def module(tmp_path, monkeypatch):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
 
 
+@pytest.mark.slow
 def test_recipe_file_and_callback_from_command_line(module, data_dir, tmp_path, capsys):
     (tmp_path / "mine.json").write_text(to_json(RECIPE))
     arguments = [

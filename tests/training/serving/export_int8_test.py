@@ -59,6 +59,7 @@ def _noise(count, size=16):
     return Pictures(noise(count, size, size, 3), "noise")
 
 
+@pytest.mark.slow
 def test_only_outputs_are_floats(exported):
     """The input has bytes as they are in pictures, and the sizes of an open batch are int32."""
     interpreter = Interpreter(str(exported[0] / "model.tflite"))
