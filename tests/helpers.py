@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Helpers shared by tests: random arrays, and programs run in subprocesses."""
 
-import contextlib
 import os
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from engines import ENGINES, xla_flags  # noqa: F401
 from PIL import Image
-
-from lambdanet.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 
@@ -114,16 +110,6 @@ def damage_record(path: Path, number: int, byte: int = 12) -> None:
         begin += 8 + 4 + int.from_bytes(contents[begin : begin + 8], "little") + 4
     contents[begin + byte] ^= 0xFF
     path.write_bytes(contents)
-
-
-@contextlib.contextmanager
-def refused(
-    message: str, error: type[Exception] = InputError
-) -> Iterator[pytest.ExceptionInfo[Exception]]:
-    """Asserts that the code within ends with an error of one line, in which a pattern is found."""
-    with pytest.raises(error, match=message) as caught:
-        yield caught
-    assert "\n" not in str(caught.value)
 
 
 def write_picture(path: Path, pixels: Any) -> Path:

@@ -47,10 +47,12 @@ def test_environment_is_jax_alone():
     assert keras.config.backend() == "jax" and len(jax.devices()) == 2
 
 
+@pytest.mark.slow
 def test_layers_pass_the_tests_of_keras():
     run_program("keras_tests.py")
 
 
+@pytest.mark.slow
 def test_models_weights_and_pictures(tmp_path):
     picture = np.random.default_rng(0).integers(0, 256, [2, 50, 41, 1], np.uint8)
     np.savez(tmp_path / "pictures.npz", gray=picture)
@@ -65,10 +67,12 @@ def test_network_predicts():
 
 # Of Keras, for labels of NumPy.
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.slow
 def test_fit_saves_and_loads():
     run_on_engine.check_fit()
 
 
+@pytest.mark.slow
 def test_recipe_trains_on_two_devices(tmp_path):
     recipe = dataclasses.replace(
         configs.get_recipe("digits"),

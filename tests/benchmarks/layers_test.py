@@ -13,8 +13,9 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import program, refused
+from helpers import program
 from PIL import Image
+from refusals import refused
 
 from benchmarks import layers, models
 from benchmarks.turns import comparison, memory, report

@@ -9,9 +9,9 @@ from unittest import mock
 import keras
 import numpy as np
 import pytest
-from helpers import refused
 from PIL import Image
 from programs.small_model import one_convolution
+from refusals import refused
 
 from benchmarks import models
 from benchmarks.turns import comparison, model_contenders, peers

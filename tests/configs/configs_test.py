@@ -7,9 +7,9 @@ import re
 import warnings
 
 import pytest
-from helpers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from lambdanet import configs
 from lambdanet.configs import recipe as recipes

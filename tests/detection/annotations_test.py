@@ -5,8 +5,8 @@ import copy
 import json
 
 import pytest
-from helpers import refused
 from PIL import Image
+from refusals import refused
 
 from lambdanet.detection import check
 from lambdanet.detection.data import annotations

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from helpers import ROOT, refused
+from helpers import ROOT
+from refusals import refused
 
 from lambdanet.backend import compat
 from lambdanet.detection.model_garden import (

@@ -10,9 +10,9 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import refused
 from PIL import Image
 from pycocotools.coco import COCO
+from refusals import refused
 
 from lambdanet.detection import evaluate, export, predict
 from lambdanet.detection.configs import resolve

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from helpers import program, refused
+from helpers import program
 from programs.small_model import FOUR_BLOCKS
+from refusals import refused
 
 import lambdanet
 from lambdanet import command_line, configs, detection

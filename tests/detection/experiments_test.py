@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from helpers import refused
+from refusals import refused
 
 from lambdanet import cli
 from lambdanet.detection import experiments

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from helpers import refused
 from PIL import Image
+from refusals import refused
 
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.data import annotations, records

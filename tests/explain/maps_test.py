@@ -7,8 +7,9 @@ import causal_cases
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import program, refused
+from helpers import program
 from naive_layers import images, randomize
+from refusals import refused
 
 import lambdanet
 from lambdanet.explain import implied_attention, position_pictures

@@ -7,8 +7,9 @@ On the backend of this process.
 import keras
 import numpy as np
 import pytest
-from helpers import randomize_normalizations, refused
+from helpers import randomize_normalizations
 from programs.run_on_engine import images
+from refusals import refused
 from small_models import small_model
 
 import lambdanet

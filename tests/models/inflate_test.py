@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, randomize_normalizations, refused
+from helpers import images, randomize_normalizations
+from refusals import refused
 from small_models import dtype_policy, small_model
 
 import lambdanet

@@ -4,7 +4,8 @@
 import keras
 import numpy as np
 import pytest
-from helpers import images, refused
+from helpers import images
+from refusals import refused
 from small_models import small_model
 
 import lambdanet

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from refusals import refused
 
 import lambdanet
 from lambdanet.configs.registry import pretrained_weights
@@ -136,7 +137,7 @@ def test_pictures_of_other_types_are_refused(dtype):
     prepare = Preprocessing(8, *GRAY)
     white = np.ones([9, 9, 1], dtype)
     message = f"the type of pictures must be uint8, got '{dtype}'; tf.image.conv"
-    with helpers.refused(message):
+    with refused(message):
         prepare(white)
     with pytest.raises(Exception, match="must be uint8") as failure:
         tf.data.Dataset.from_tensors(white).map(prepare)
@@ -160,7 +161,7 @@ RGB = ((0.5,) * 3, (0.5,) * 3)
     ],
 )
 def test_pictures_of_other_shapes_are_refused(prepare, shape, accepted):
-    with helpers.refused(f"with c = {accepted}, got \\["):
+    with refused(f"with c = {accepted}, got \\["):
         prepare(tf.zeros(shape, tf.uint8))
 
 
@@ -195,7 +196,7 @@ def test_metadata():
     )
     assert from_metadata({"mean": "0.5"}) is None
     for wrong in ({"mean": "none"}, {"input_size": "-3"}):
-        with helpers.refused("."):
+        with refused("."):
             from_metadata(texts | wrong)
     prepare = lambdanet.preprocess_for("lambda_resnet50ts")
     assert prepare == Preprocessing(
@@ -235,5 +236,5 @@ def test_metadata():
     ],
 )
 def test_invalid_values(make, message):
-    with helpers.refused(message):
+    with refused(message):
         make()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
-from helpers import refused
 from naive_layers import images, randomize
+from refusals import refused
 
 import lambdanet
 

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, refused
+from helpers import images
+from refusals import refused
 from small_models import few_block_model, small_model
 
 import lambdanet

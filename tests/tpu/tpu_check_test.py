@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tpu_programs
-from helpers import noise, refused
+from helpers import noise
 from programs.small_model import small_model
+from refusals import refused
 from tpu_programs import INNER, TRIPS, N
 
 from lambdanet import cli, configs

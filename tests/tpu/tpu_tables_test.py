@@ -6,7 +6,7 @@ import itertools
 import re
 
 import pytest
-from helpers import refused
+from refusals import refused
 
 from benchmarks import tpu_speeds
 from benchmarks.papers import speeds

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import refused
 from hub_server import COMMIT, serving
 from huggingface_hub import constants
+from refusals import refused
 from source_tree import ROOT
 from terminal import terminal_as_stderr
 

@@ -14,8 +14,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import ENGINES, ROOT, damage_record, refused
+from helpers import ENGINES, ROOT, damage_record
 from PIL import Image
+from refusals import refused
 from training_runs import write_run
 
 from lambdanet import cli

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from helpers import refused
 from PIL import Image
 from programs.small_model import small_model
+from refusals import refused
 from training_runs import SHORT, act_at, assert_same_run, saved_steps, send_sigterm
 
 from lambdanet import LambdaLayer

@@ -6,8 +6,8 @@ import socket
 import time
 
 import pytest
-from helpers import refused
 from hub_server import COMMIT, serving
+from refusals import refused
 from terminal import terminal_as_stderr
 
 from lambdanet.errors import InputError

@@ -3,10 +3,10 @@
 
 import contextlib
 
-import helpers
 import keras
 import numpy as np
 import pytest
+from refusals import refused
 
 import lambdanet
 from lambdanet.models.weights import tensor_files
@@ -226,7 +226,7 @@ def test_files_tensors_and_shared_tables(tmp_path):
 @contextlib.contextmanager
 def unchanged(layer, message):
     before = layer.get_weights()
-    with helpers.refused(message):
+    with refused(message):
         yield
     for old, new in zip(before, layer.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -300,9 +300,9 @@ def test_other_states_are_refused(state, message):
 
 
 def test_other_layers_are_refused():
-    with helpers.refused("layer must be a lambdanet.LambdaLayer"):
+    with refused("layer must be a lambdanet.LambdaLayer"):
         lambdanet.convert_layer({}, "layer")
-    with helpers.refused("'fresh' has no weights yet"):
+    with refused("'fresh' has no weights yet"):
         lambdanet.convert_layer({}, lambdanet.LambdaLayer(name="fresh"))
 
 

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from helpers import refused
+from refusals import refused
 from sklearn.datasets import load_digits
 
 import lambdanet

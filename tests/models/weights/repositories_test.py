@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from helpers import images, refused
+from helpers import images
 from hub_server import COMMIT, serving
+from refusals import refused
 from tiny_weights import random_timm_tensors
 
 import lambdanet

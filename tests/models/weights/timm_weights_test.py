@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import refused as refused_with
+from refusals import refused as refused_with
 from small_models import few_block_model
 from tiny_weights import random_timm_tensors
 

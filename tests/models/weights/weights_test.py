@@ -5,10 +5,10 @@ import contextlib
 import json
 import re
 
-import helpers
 import keras
 import numpy as np
 import pytest
+import refusals
 from helpers import images
 
 import lambdanet
@@ -36,7 +36,7 @@ def save(model, path):
 
 
 def refused(path, **arguments):
-    with helpers.refused(".") as error:
+    with refusals.refused(".") as error:
         lambdanet.create_model(NAME, weights=path, **{"num_classes": 10, **arguments})
     return str(error.value)
 
@@ -44,7 +44,7 @@ def refused(path, **arguments):
 @contextlib.contextmanager
 def unchanged(model, message):
     before = model.get_weights()
-    with helpers.refused(message):
+    with refusals.refused(message):
         yield
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -58,7 +58,7 @@ def test_file_has_weights_and_metadata(model, file):
     metadata = tensor_files.metadata_of(file)
     assert len(metadata.pop("sha256")) == 64
     assert metadata == {"model": NAME, "mean": "0.5", "license": "Apache-2.0"}
-    with helpers.refused("must be a .safetensors file, got 'x.bin'"):
+    with refusals.refused("must be a .safetensors file, got 'x.bin'"):
         weight_files.save(model, "x.bin")
 
 
@@ -221,7 +221,7 @@ def test_a_home_that_is_a_file_is_refused(file, monkeypatch, variable):
     monkeypatch.delenv("LAMBDANET_HOME", raising=False)
     monkeypatch.setenv(variable, str(file))
     message = "LAMBDANET_HOME must be a folder, got '.*tiny.safetensors.*is a file"
-    with helpers.refused(message):
+    with refusals.refused(message):
         lambdanet.create_model("lambda_resnet26t", weights="imagenet")
 
 

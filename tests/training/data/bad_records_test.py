@@ -8,9 +8,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import damage_record, refused
+from helpers import damage_record
 from picture_sources import RECIPE, numbers, write_folder, write_tfds, write_tfrecord
 from programs.small_model import small_model
+from refusals import refused
 
 from lambdanet.training.data.bad_records import BadRecords, prepare_in_groups
 from lambdanet.training.data.dataset import Dataset

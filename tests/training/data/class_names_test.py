@@ -6,7 +6,8 @@ import os
 import unicodedata
 
 import pytest
-from helpers import refused, write_picture
+from helpers import write_picture
+from refusals import refused
 
 from lambdanet import cli, configs
 from lambdanet.configs.registry import pretrained_weights

@@ -4,8 +4,9 @@
 import dataclasses
 
 import pytest
-from helpers import damage_record, refused
+from helpers import damage_record
 from picture_sources import RECIPE, pixels, write_folder
+from refusals import refused
 from tensorflow.io import encode_png
 
 from lambdanet import configs

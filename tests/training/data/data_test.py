@@ -7,8 +7,9 @@ import socket
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from helpers import noise, refused, write_picture
+from helpers import noise, write_picture
 from picture_sources import LEVELS, RECIPE, numbers, write_idx
+from refusals import refused
 from sklearn import datasets
 
 from lambdanet import cli, configs

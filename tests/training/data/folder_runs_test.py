@@ -11,7 +11,8 @@ import re
 import keras
 import numpy as np
 import pytest
-from helpers import refused, write_picture
+from helpers import write_picture
+from refusals import refused
 
 from lambdanet import cli, configs
 from lambdanet.models.weights import trained_classes, weight_files

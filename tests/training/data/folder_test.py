@@ -9,7 +9,8 @@ import unicodedata
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import noise, refused, write_picture
+from helpers import noise, write_picture
+from refusals import refused
 
 import lambdanet
 from lambdanet import configs

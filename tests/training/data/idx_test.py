@@ -7,8 +7,9 @@ import gzip
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from helpers import idx, refused
+from helpers import idx
 from picture_sources import CLASSES, COUNT, RECIPE, numbers, write_idx
+from refusals import refused
 
 from lambdanet.training.data.dataset import Dataset
 

@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import refused
 from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, pixels_of
+from refusals import refused
 
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords

@@ -7,8 +7,9 @@ import shutil
 
 import pytest
 import tensorflow as tf
-from helpers import damage_record, refused
+from helpers import damage_record
 from picture_sources import COUNT, FILES, RECIPE, numbers, write_tfrecord
+from refusals import refused
 
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords

@@ -8,9 +8,10 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import refused, write_picture
+from helpers import write_picture
 from picture_sources import LEVELS, RECIPE
 from pyarrow import parquet
+from refusals import refused
 
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.folder import TableSource, _in_order

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from helpers import refused, write_picture
+from helpers import write_picture
+from refusals import refused
 
 from lambdanet import cli
 from lambdanet.files import locked

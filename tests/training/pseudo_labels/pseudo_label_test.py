@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import damage_record, refused, write_picture
+from helpers import damage_record, write_picture
 from PIL import Image
+from refusals import refused
 
 from lambdanet import cli, configs
 from lambdanet.errors import InputError

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import refused
+from refusals import refused
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lambdanet import configs

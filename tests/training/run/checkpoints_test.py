@@ -4,7 +4,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import refused
+from refusals import refused
 
 from lambdanet.training.run.best_epoch import BestEpoch
 from lambdanet.training.run.checkpoints import Checkpoints

@@ -7,7 +7,8 @@ import types
 
 import keras
 import pytest
-from helpers import program, refused
+from helpers import program
+from refusals import refused
 
 from lambdanet import configs
 from lambdanet.training.run import create_devices, devices, run

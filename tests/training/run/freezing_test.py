@@ -10,8 +10,8 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from helpers import refused
 from programs.small_model import small_model
+from refusals import refused
 from training_runs import SHORT, act_at, assert_same_run, send_sigterm
 
 from lambdanet.errors import Preempted

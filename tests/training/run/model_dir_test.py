@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from helpers import refused
+from refusals import refused
 
 from lambdanet import configs, files
 from lambdanet.training.run import model_dir

@@ -10,8 +10,9 @@ import subprocess
 import keras
 import pytest
 import tensorflow as tf
-from helpers import program, refused
+from helpers import program
 from programs.small_model import small_model
+from refusals import refused
 
 from lambdanet import configs
 from lambdanet.training.data.dataset import Dataset

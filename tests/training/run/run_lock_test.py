@@ -11,7 +11,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helpers import program, refused
+from helpers import program
+from refusals import refused
 
 from lambdanet import configs
 from lambdanet.files import locked

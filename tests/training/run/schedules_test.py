@@ -6,7 +6,7 @@ import math
 import keras
 import pytest
 import tensorflow as tf
-from helpers import refused
+from refusals import refused
 
 from lambdanet.training.run.schedules import WarmupSchedule
 

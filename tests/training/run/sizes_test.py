@@ -4,7 +4,7 @@
 import dataclasses
 
 import pytest
-from helpers import refused
+from refusals import refused
 
 from lambdanet import configs
 from lambdanet.training.run import build

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, randomize_normalizations, refused
+from helpers import images, randomize_normalizations
+from refusals import refused
 
 from lambdanet import configs
 from lambdanet.training.run import build

@@ -4,8 +4,8 @@
 import dataclasses
 
 import pytest
-from helpers import refused
 from programs.small_model import small_model
+from refusals import refused
 from training_runs import SHORT
 
 from lambdanet import cli, configs

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
-from helpers import noise, refused, write_picture
+from helpers import noise, write_picture
+from refusals import refused
 from tiny_weights import write_tiny_weights
 
 from lambdanet import (

@@ -11,8 +11,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import randomize_normalizations, refused, write_picture
+from helpers import randomize_normalizations, write_picture
 from PIL import Image
+from refusals import refused
 from sklearn import datasets
 from terminal import terminal_as_stderr
 from tiny_weights import write_tiny_weights

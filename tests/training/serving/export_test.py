@@ -10,8 +10,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import noise, program, randomize_normalizations, refused
+from helpers import noise, program, randomize_normalizations
 from PIL import Image
+from refusals import refused
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 

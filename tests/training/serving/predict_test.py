@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import noise, program, refused, write_picture
+from helpers import noise, program, write_picture
 from PIL import Image
+from refusals import refused
 
 from lambdanet import cli
 from lambdanet.training.data import drawing
