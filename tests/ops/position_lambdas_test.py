@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from helpers import assert_equal_with_gradients, pairwise
 from position_cases import CASES, average_pool, random_case
+from refusals import refused
 
 from lambdanet.backend import device
-from lambdanet.errors import InputError
 from lambdanet.ops import (
     content_lambdas,
     kernels,
@@ -115,10 +115,17 @@ def test_unknown_batch_height_and_width(implementation):
         np.testing.assert_allclose(traced(*inputs), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_form_without_a_kernel_for_volumes():
+@pytest.mark.parametrize(
+    ("implementation", "message"),
+    [
+        ("queryfirst", "'queryfirst'.*query_first"),
+        ("depthwise_conv", "depthwise_conv must be one or two, got 3"),
+    ],
+)
+def test_forms_that_do_not_exist(implementation, message):
     inputs = map(tf.constant, random_case(5, [2, 2, 2], [3, 3, 3]))
-    with pytest.raises(InputError, match="depthwise_conv must be one or two, got 3"):
-        position_lambdas.apply_position_lambdas(*inputs, "depthwise_conv")
+    with refused(message):
+        position_lambdas.apply_position_lambdas(*inputs, implementation)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
