@@ -161,7 +161,8 @@ weekly: $(addprefix .build/weekly/,tensorflow jax experiments newest)
 	KERAS_BACKEND=jax $(PYTEST) -m weekly $(ON_JAX) $(REST_ON_JAX)
 	@mkdir -p $(@D) && touch $@
 
-.build/weekly/experiments: test-experiments
+.build/weekly/experiments: $(VENV)/dev.stamp
+	$(PYTEST) $(STUDIES)
 	@mkdir -p $(@D) && touch $@
 
 # In an environment of its own, as that of `make test-newest` is pinned.

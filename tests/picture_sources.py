@@ -54,7 +54,7 @@ def numbers(batches: Any) -> list[list[int]]:
 
 
 def write_folder(root: Path, count: int = COUNT) -> dict[str, Any]:
-    """Writes PNG files into class folders; as all these functions, returns what a recipe for them changes."""
+    """Writes PNG files into class folders; like the others, returns the fields of a recipe for them."""
     for split in ("train", "validation"):
         for number in range(count):
             path = root / split / str(number % CLASSES) / f"{number:02d}.png"
@@ -65,7 +65,7 @@ def write_folder(root: Path, count: int = COUNT) -> dict[str, Any]:
 def write_tfrecord(
     root: Path, count: int = COUNT, files: int = FILES
 ) -> dict[str, Any]:
-    """Writes as many records into each of the files of training, and all into one of evaluation."""
+    """Writes the same number of records into each training file, and all records into one evaluation file."""
     for split, num_files in (("train", files), ("validation", 1)):
         each = count // num_files
         for index in range(num_files):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every source of labeled pictures promises: orders, labels, resumed orders, and parts of machines.
+"""Tests of what every source of labeled pictures promises: orders, labels, resumed orders and machines.
 
-Batches of training are made of any source alike, and read of two of them here.
+Training batches are made in the same way from every source, so two of them are enough here.
 """
 
 import dataclasses
