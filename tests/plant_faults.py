@@ -37,7 +37,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from count_tokens import room_of
 from source_tree import ROOT
 
 ROOMS = (
@@ -113,7 +112,7 @@ def faults_of(path: Path) -> Iterator[Fault]:
         for node in _code(function):
             for kind, changed in _changes(node):
                 fault = {
-                    "room": room_of(path, ROOMS),
+                    "room": room_of(path),
                     "kind": kind,
                     "file": path.relative_to(ROOT).as_posix(),
                     "function": name,
@@ -124,6 +123,14 @@ def faults_of(path: Path) -> Iterator[Fault]:
                 }
                 if not UNMEASURED.search(name) and plant(source, fault):
                     yield fault
+
+
+def room_of(path: Path) -> str:
+    """Returns the deepest of the rooms that contain a file."""
+    folder = path.resolve().relative_to(ROOT.resolve()).parent
+    return next(
+        str(parent) for parent in (folder, *folder.parents) if str(parent) in ROOMS
+    )
 
 
 def plant(source: str, fault: Fault) -> str | None:

@@ -3,7 +3,6 @@
 
 import importlib
 import json
-import sys
 
 import keras as keras_3
 import numpy as np
