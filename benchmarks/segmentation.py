@@ -16,7 +16,7 @@ from benchmarks import program
 from benchmarks.turns import results
 from lambdanet import command_line
 from lambdanet.backend import keras
-from lambdanet.detection.data.scenes import CLASSES, NUM_CLASSES, draw_quarters
+from lambdanet.detection.data.scenes import CLASSES, NUM_CLASSES, draw_shape
 from lambdanet.errors import check_counts
 from lambdanet.files import atomic_dir, check_output_dir
 from lambdanet.models import zoo
@@ -101,19 +101,34 @@ def segment(
 
 
 def draw(count: int, seed: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns pictures, uint8 [count, 64, 64, 3], and the class of each pixel; 0 is the background."""
+    """Draws a shape on a plain gray in each quarter of a picture.
+
+    Args:
+      count: the number of pictures.
+      seed: integers that determine the pictures.
+
+    Returns:
+      The pictures, uint8 [count, 64, 64, 3], and the class of each pixel, int32 [count, 64, 64]; 0 is the
+      background.
+    """
     random = np.random.default_rng(seed)
     pictures = np.zeros([count, SIDE, SIDE, 3], np.uint8)
     labels = np.zeros([count, SIDE, SIDE], np.int32)
     for index in range(count):
         classes = random.integers(1, NUM_CLASSES, size=4)
-        names = [CLASSES[number - 1] for number in classes]
-        colors = random.uniform(0, 1, [4, 3])
+        colors = random.uniform(0, 1, [4, 3]).astype(np.float32)
         colors[:, 0] = np.where(colors[:, 0] < 0.5, 0.1, 0.9)  # unlike the background
-        picture, masks = draw_quarters(names, colors.tolist(), random, SIDE)
-        pictures[index] = np.round(255 * picture.clip(0, 1))
-        for number, mask in zip(classes, masks, strict=True):
-            labels[index][mask] = number
+        picture = np.full([SIDE, SIDE, 3], random.uniform(0.3, 0.5), np.float32)
+        for quarter, number in enumerate(classes):
+            radius = SIDE * random.uniform(0.14, 0.2)
+            corner = np.array([quarter % 2, quarter // 2]) * SIDE / 2
+            center = corner + random.uniform(radius, SIDE / 2 - radius, 2)
+            name = CLASSES[number - 1]
+            coverage = draw_shape(name, radius, tuple(center), random, SIDE, SIDE)
+            picture += coverage[..., None] * (colors[quarter] - picture)
+            labels[index][coverage >= 0.5] = number
+        noise = random.normal(0, 0.02, picture.shape).astype(np.float32)
+        pictures[index] = np.round(255 * (picture + noise).clip(0, 1))
     return pictures, labels
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks in COCO's formats: of detections, and as polygons and run lengths that are exact to the pixel."""
+"""Masks in COCO's formats: of detections, and as polygons that are exact to the pixel."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -100,22 +100,3 @@ def mask_to_polygons(mask: np.ndarray) -> list[list[int]]:
                 [outlines[parent][:1], outline, outline[:1]]
             )
     return [np.concatenate(parts).ravel().tolist() for parts in polygons.values()]
-
-
-def mask_to_run_lengths(mask: np.ndarray) -> dict[str, Any]:
-    """Returns a mask as uncompressed run lengths, COCO's format for crowds.
-
-    Args:
-      mask: bool [h, w].
-
-    Returns:
-      `size`, and `counts`: the numbers of pixels outside, inside, outside, ... in column order.
-
-    Example:
-      >>> mask_to_run_lengths(np.array([[False, True], [False, True]]))
-      {'size': [2, 2], 'counts': [2, 2]}
-    """
-    pixels = mask.T.ravel()
-    changes = np.flatnonzero(np.diff(pixels, prepend=False)).tolist()
-    counts = np.diff([0, *changes, pixels.size]).tolist()
-    return {"size": list(mask.shape), "counts": counts}

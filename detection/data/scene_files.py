@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from lambdanet.detection.data import annotations
-from lambdanet.detection.data.masks import mask_to_polygons, mask_to_run_lengths
+from lambdanet.detection.data.masks import mask_to_polygons
 from lambdanet.detection.data.scenes import (
     CLASSES,
     NUM_CLASSES,
@@ -32,13 +32,11 @@ def write_shapes(
 ) -> str:
     """Writes a data set for instance segmentation that needs no download.
 
-    Of every 20 images, one has no object, two are gray and about two have a crowd; one in 40 has only a
-    crowd. An image depends only on the seed and its number, so a larger data set begins with the images of
-    a smaller one.
+    Of every 20 images, one has no object and two are gray. An image depends only on the seed and its number,
+    so a larger data set begins with the images of a smaller one.
 
         train/, val/   000001.jpg, 000002.jpg, ...
-        annotations/   instances_train.json, instances_val.json: the visible part of each object as polygons,
-                       of crowds as run lengths
+        annotations/   instances_train.json, instances_val.json: the visible part of each object as polygons
         tfrecords/     train-*.tfrecord, val-*.tfrecord, written by Model Garden's converter
         config.yaml    these paths, for lambdanet.detection.train --config_file
 
@@ -97,12 +95,7 @@ def _write_images(
     images: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     for index in range(count):
-        only_crowd = index % 40 == 4
-        image, objects = draw_scene(
-            (*seed, index),
-            empty=index % 20 == 2 or only_crowd,
-            crowd=index % 10 == 1 or only_crowd,
-        )
+        image, objects = draw_scene((*seed, index), empty=index % 20 == 2)
         name = f"{index + 1:06d}.jpg"
         picture = Image.fromarray(image)
         if index % 10 == 3:
@@ -139,10 +132,8 @@ def _annotation(item: SceneObject) -> dict[str, Any]:
     y = int(rows.min())
     return {
         "category_id": CLASSES.index(item.name) + 1,
-        "segmentation": mask_to_run_lengths(item.mask)
-        if item.crowd
-        else mask_to_polygons(item.mask),
+        "segmentation": mask_to_polygons(item.mask),
         "area": int(np.count_nonzero(item.mask)),
         "bbox": [x, y, int(columns.max()) + 1 - x, int(rows.max()) + 1 - y],
-        "iscrowd": int(item.crowd),
+        "iscrowd": 0,
     }

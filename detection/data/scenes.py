@@ -2,7 +2,6 @@
 """Draws pictures of overlapping shapes."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -18,37 +17,32 @@ MAX_OBJECTS = 5
 MIN_VISIBLE = 0.7  # fraction of an object that the objects in front leave visible
 # To the mean color behind an object, in at least one channel of 0 to 255.
 MIN_CONTRAST = 90
-CROWD_SIZE = (12, 24)  # the number of its objects
-CROWD_RADII = (4, 7)
 OVERSAMPLING = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class SceneObject:
-    """An object of a scene, or a crowd of objects.
+    """An object of a scene.
 
     Attributes:
       name: the class, one of `CLASSES`.
       mask: bool [h, w], the visible pixels.
       area: the number of pixels, hidden ones included.
-      crowd: whether it is a group of objects of one class with one mask.
     """
 
     name: str
     mask: np.ndarray
     area: int
-    crowd: bool = False
 
 
 def draw_scene(
-    seed: tuple[int, ...], empty: bool = False, crowd: bool = False
+    seed: tuple[int, ...], empty: bool = False
 ) -> tuple[np.ndarray, list[SceneObject]]:
     """Draws an image.
 
     Args:
       seed: integers that determine the image.
-      empty: whether to draw no single objects.
-      crowd: whether to draw a crowd, behind the objects.
+      empty: whether to draw no objects.
 
     Returns:
       The image, uint8 RGB [h, w, 3], and its objects, from back to front.
@@ -59,16 +53,6 @@ def draw_scene(
     )
     image = _background(random, height, width)
     objects: list[SceneObject] = []
-    if crowd:
-        name = str(random.choice(CLASSES))
-        objects = _add_object(
-            image,
-            objects,
-            name,
-            _crowd(name, random, height, width),
-            random,
-            crowd=True,
-        )
     for radius in () if empty else _radii(random):
         name = str(random.choice(CLASSES))
         for _ in range(5):  # attempts to place it
@@ -111,21 +95,6 @@ def _random_center(
         for side in (width, height)
     )
     return float(x), float(y)
-
-
-def _crowd(
-    name: str, random: np.random.Generator, height: int, width: int
-) -> np.ndarray:
-    """Draws many small objects close together; returns their coverage, float [h, w] from 0 to 1."""
-    coverage = np.zeros([height, width], np.float32)
-    center = random.uniform([40, 40], [width - 40, height - 40])
-    for _ in range(int(random.integers(*CROWD_SIZE, endpoint=True))):
-        x, y = center + random.normal(0, 14, 2)
-        radius = float(random.uniform(*CROWD_RADII))
-        coverage = np.maximum(
-            coverage, draw_shape(name, radius, (x, y), random, height, width)
-        )
-    return coverage
 
 
 def draw_shape(
@@ -204,7 +173,6 @@ def _add_object(
     name: str,
     coverage: np.ndarray,
     random: np.random.Generator,
-    crowd: bool = False,
 ) -> list[SceneObject]:
     """Paints an object over the image; returns all objects with the visible part of their masks."""
     mask = coverage >= 0.5
@@ -214,34 +182,4 @@ def _add_object(
         color = random.uniform(0, 255, 3)
     image += coverage[..., None] * (color - image)
     visible = [dataclasses.replace(item, mask=item.mask & ~mask) for item in objects]
-    return [*visible, SceneObject(name, mask, int(np.count_nonzero(mask)), crowd)]
-
-
-def draw_quarters(
-    names: Sequence[str],
-    colors: Sequence[Sequence[float]],
-    random: np.random.Generator,
-    side: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draws four shapes on a plain gray, each in a quarter of a square picture.
-
-    Args:
-      names: the classes of the shapes, by row.
-      colors: their colors, RGB in 0..1.
-      random: the generator of places, angles and sizes.
-      side: the side of the picture, in pixels.
-
-    Returns:
-      The picture, float32 [side, side, 3], about 0..1, and the pixels of each shape, bool [4, side, side].
-    """
-    image = np.full([side, side, 3], random.uniform(0.3, 0.5), np.float32)
-    masks = np.zeros([4, side, side], bool)
-    half = side / 2
-    for quarter, (name, color) in enumerate(zip(names, colors, strict=True)):
-        radius = side * random.uniform(0.14, 0.2)
-        corner = np.array([quarter % 2, quarter // 2]) * half
-        x, y = corner + random.uniform(radius, half - radius, 2)
-        coverage = draw_shape(name, radius, (x, y), random, side, side)
-        image += coverage[..., None] * (np.array(color, np.float32) - image)
-        masks[quarter] = coverage >= 0.5
-    return image + random.normal(0, 0.02, image.shape).astype(np.float32), masks
+    return [*visible, SceneObject(name, mask, int(np.count_nonzero(mask)))]

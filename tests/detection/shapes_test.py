@@ -19,7 +19,7 @@ from pycocotools.coco import COCO
 
 from lambdanet.detection import shapes
 from lambdanet.detection.data import scenes
-from lambdanet.detection.data.masks import mask_to_polygons, mask_to_run_lengths
+from lambdanet.detection.data.masks import mask_to_polygons
 from lambdanet.detection.data.scene_files import write_shapes
 from lambdanet.detection.data.scenes import NUM_CLASSES
 from lambdanet.errors import InputError
@@ -36,15 +36,13 @@ def dataset(tmp_path_factory):
 
 @settings(max_examples=200, deadline=None)
 @given(arrays.arrays(bool, st.tuples(st.integers(1, 9), st.integers(1, 9))))
-def test_polygons_and_run_lengths_are_exact(mask):
+def test_polygons_are_exact(mask):
     outlines = mask_to_polygons(mask)
     if mask.any():
         encoded = coco_masks.merge(coco_masks.frPyObjects(outlines, *mask.shape))
         assert np.array_equal(coco_masks.decode(encoded), mask)
     else:
         assert outlines == []
-    encoded = coco_masks.frPyObjects(mask_to_run_lengths(mask), *mask.shape)
-    assert np.array_equal(coco_masks.decode(encoded), mask)
 
 
 def test_masks_of_overlapping_objects_are_disjoint():
@@ -75,7 +73,7 @@ def test_area_of_a_shape(name):
 
 @pytest.mark.parametrize(("split", "count"), [("train", TRAIN), ("val", VAL)])
 def test_pycocotools_reads_the_annotations(dataset, split, count, capsys):
-    """Boxes and areas agree with the masks; there are images without objects and with a crowd alone."""
+    """Boxes and areas agree with the masks; there are images without objects."""
     coco = COCO(os.path.join(dataset, "annotations", f"instances_{split}.json"))
     capsys.readouterr()
     assert len(coco.imgs) == count and [c["name"] for c in coco.cats.values()] == list(
@@ -86,13 +84,9 @@ def test_pycocotools_reads_the_annotations(dataset, split, count, capsys):
         rows, columns = np.nonzero(mask)
         box = [columns.min(), rows.min(), np.ptp(columns) + 1, np.ptp(rows) + 1]
         assert annotation["bbox"] == box and annotation["area"] == mask.sum()
-        assert isinstance(
-            annotation["segmentation"], dict if annotation["iscrowd"] else list
-        )
     of_images = [coco.imgToAnns[number] for number in coco.imgs]
     assert any(not found for found in of_images)
-    assert any(found and all(a["iscrowd"] for a in found) for found in of_images)
-    areas = [a["area"] for a in coco.anns.values() if not a["iscrowd"]]
+    areas = [a["area"] for a in coco.anns.values()]
     assert min(areas) < 32**2 < max(areas)
     modes = set()
     for entry in coco.imgs.values():
@@ -124,8 +118,6 @@ def test_records_equal_the_annotations(dataset):
         assert example["groundtruth_classes"].numpy().tolist() == [
             a["category_id"] for a in annotations
         ]
-        crowds = [bool(a["iscrowd"]) for a in annotations]
-        assert example["groundtruth_is_crowd"].numpy().tolist() == crowds
         for mask, annotation in zip(
             example["groundtruth_instance_masks"], annotations, strict=True
         ):
