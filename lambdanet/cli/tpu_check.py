@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from lambdanet.cli.training import BACKENDS, ModelName, RecipeName, Settings
-from lambdanet.errors import InputError, Unfinished, check_count, check_known, invalid
-from lambdanet.signatures import Choices, File, Name, command
+from lambdanet.errors import InputError, check_count, check_known, invalid
+from lambdanet.signatures import Choices, Name, command
 
 
 def _topologies() -> Sequence[str]:
@@ -20,7 +20,6 @@ def _topologies() -> Sequence[str]:
 
 
 def tpu_check(
-    reports: Annotated[Sequence[str], "REPORT.json"] = (),
     recipe: RecipeName | None = None,
     model: ModelName | None = None,
     experiment: Name | None = None,
@@ -35,13 +34,10 @@ def tpu_check(
     json: bool = False,
     cache: bool = True,
     list_topologies: bool = False,
-    diff: File | None = None,
-    max_slower: float | None = None,
 ) -> None:
     """Estimates the memory and time of a step on a TPU; no TPU is needed.
 
     Args:
-      reports: with --diff, the report to compare.
       recipe: check the training step of this recipe.
       model: check a model of the zoo, with its recipe or one like imagenet_350; or module:function, which
         returns a compiled model of Keras and an example batch, and a layout for --model_parallel.
@@ -57,17 +53,9 @@ def tpu_check(
       json: print JSON.
       cache: compile again, instead of reading the cache in $LAMBDANET_HOME/tpu_check (default: read it).
       list_topologies: print the topologies that the compiler knows, with the figures of their chips.
-      diff: an earlier report, written by --json, with which another one is compared.
-      max_slower: with --diff, the percentage above which the exit status is 1 (default: any).
     """
     if list_topologies:
         print(_known_topologies(), end="")
-        return
-    if len(reports) != (diff is not None) or (max_slower is not None and not diff):
-        accepted = "`tpu-check --diff=BEFORE.json [--max_slower=PERCENT] AFTER.json`"
-        raise InputError(f"two reports are compared by {accepted}")
-    if diff:
-        _compare(diff, reports[0], max_slower)
         return
     targets = {"recipe": recipe, "model": model, "experiment": experiment}
     given = [f"--{name}" for name, value in targets.items() if value]
@@ -122,18 +110,6 @@ def tpu_check(
         _print_json(found.to_json(top))
     else:
         print(report.render_report(found, top), end="")
-
-
-def _compare(first: str, second: str, max_slower: float | None) -> None:
-    """Prints how two reports differ; `Unfinished` if the second step is too slow."""
-    from lambdanet.tpu import difference
-
-    before, after = difference.read_reports(first, second)
-    print(difference.render_difference(before, after), end="")
-    if max_slower is not None:
-        slowdown = difference.describe_slowdown(before, after, max_slower)
-        if slowdown:
-            raise Unfinished(slowdown)
 
 
 def _known_topologies() -> str:
@@ -218,14 +194,12 @@ def _notes() -> str:
 COMMANDS = (
     command(
         tpu_check,
-        positional="reports",
         examples=(
             "lambdanet tpu-check --recipe=imagenet_350:lambda_resnet_152@256 --topology=v3:2x2",
             "lambdanet tpu-check --model=resnet_50_llll --mode=infer --batch_size=64 --topology=v5e:2x2",
             "lambdanet tpu-check --model=lambda_resnet_50 --set=input_size=160 --fit",
             "lambdanet tpu-check --model=lambda_resnet_50 --topology=tpu7x:2x2x1",
             "lambdanet tpu-check --model=my_models:build --topology=v6e:2x2",
-            "lambdanet tpu-check --diff=before.json --max_slower=3 after.json",
         ),
         notes=_notes,
     ),
