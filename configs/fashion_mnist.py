@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fashion-MNIST: 60,000 gray pictures of products, 28x28 pixels, in ten classes (Xiao et al. 2017).
 
-    sudo apt install dataset-fashion-mnist
-    lambdanet train --recipe=fashion_mnist --data_dir=/usr/share/datasets/fashion-mnist --model_dir=DIR
+    lambdanet train --recipe=fashion_mnist --model_dir=DIR
 
-Two cores take half an hour. The rows have networks of equal parameters that differ in one layer. Without a
-`--data_dir`, TFDS downloads the pictures. The same recipe is for other sets in MNIST's format:
---set=dataset=mnist or kmnist, or idx for one's own, with the mean and std of its pixels.
+Two cores take half an hour. The rows have networks of equal parameters that differ in one layer. TFDS
+downloads the pictures; without a network, docs/how-to/tfrecords.md makes records of those in Debian's package
+dataset-fashion-mnist: --set=dataset=tfrecord --data_dir=RECORDS. The same recipe is for other sets like it:
+--set=dataset=mnist or kmnist, or one's own in a folder or records, with the mean and std of its pixels.
 """
 
 import dataclasses

@@ -78,7 +78,7 @@ class Recipe:
     dataset: Annotated[
         str,
         v.TEXT,
-        "a dataset of TFDS; or your own: folder, tfrecord, or idx (MNIST's files)",
+        "a dataset of TFDS; or your own: folder or tfrecord",
     ]
     labels: Annotated[
         str, "csv or parquet file of folder: columns file, label, split; empty: none"

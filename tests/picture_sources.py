@@ -5,7 +5,6 @@ The picture `number` has the level 4 x number and the class `number % 3`, in tra
 """
 
 import dataclasses
-import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from helpers import idx, write_picture
+from helpers import write_picture
 
 from lambdanet import configs
 from lambdanet.training.data import records
@@ -78,16 +77,6 @@ def write_tfrecord(
             ]
             records.write_records(str(path), contents)
     return {"dataset": "tfrecord", "eval_split": "validation", "num_classes": CLASSES}
-
-
-def write_idx(root: Path, count: int = COUNT) -> dict[str, Any]:
-    """Writes files of MNIST's format, those of training compressed."""
-    images = np.stack([pixels(number, 1)[..., 0] for number in range(count)])
-    labels = (np.arange(count) % CLASSES).astype(np.uint8)
-    for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-        (root / f"t10k-{kind}-ubyte").write_bytes(idx(array))
-        (root / f"train-{kind}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
-    return {"dataset": "idx", "num_classes": CLASSES}
 
 
 def write_tfds(root: Path, count: int = COUNT, files: int = 4) -> dict[str, Any]:

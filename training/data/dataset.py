@@ -16,7 +16,7 @@ import tensorflow as tf
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
-from lambdanet.training.data import folder, idx, mixing, preprocess, records
+from lambdanet.training.data import folder, mixing, preprocess, records
 from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
 from lambdanet.training.data.batches import FOREVER, TrainingStream, concat_batches
 from lambdanet.training.data.class_names import (
@@ -25,7 +25,6 @@ from lambdanet.training.data.class_names import (
     check_names,
     is_utf8,
 )
-from lambdanet.training.data.idx import IdxSource
 from lambdanet.training.data.records import RecordsSource
 from lambdanet.training.data.reordered import in_order
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source, TfdsSource
@@ -33,6 +32,11 @@ from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source, TfdsS
 MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
 # Added to the seed, for another order and augmentation of pseudo-labeled images.
 PSEUDO_SEED = 1 << 32
+# The readers of one's own pictures, by the dataset of a recipe; other datasets are TFDS's.
+SOURCES: dict[str, Callable[[Recipe, str | None], Source]] = {
+    folder.NAME: folder.open_pictures,
+    records.NAME: RecordsSource,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Dataset:
         Args:
           recipe: the dataset, its splits, the batch size, and the preprocessing.
           data_dir: the folder of TFDS (None: its default, `~/tensorflow_datasets`), or the folder of the
-            pictures, records or files of idx.
+            pictures or records.
           bad_records: the count of unreadable images; None: a new one.
           eval_split: the split for evaluation; None: the recipe's `eval_split`.
           classes: the classes that the dataset must have, in the order of the labels that are read; None, or
@@ -84,17 +88,7 @@ class Dataset:
         """
         if not is_utf8(data_dir or ""):
             raise invalid("data_dir", "a path in UTF-8", data_dir)
-        sources: dict[str, Callable[[Recipe, str | None], Source]] = {
-            folder.NAME: folder.open_pictures,
-            idx.NAME: IdxSource,
-            records.NAME: RecordsSource,
-        }
-        if recipe.dataset in sources:
-            source = sources[recipe.dataset](recipe, data_dir)
-        elif data_dir is not None and idx.find_sets(data_dir):
-            source = IdxSource(recipe, data_dir)
-        else:
-            source = TfdsSource(recipe, data_dir)
+        source = SOURCES.get(recipe.dataset, TfdsSource)(recipe, data_dir)
         if classes and classes.names:
             source = in_order(source, classes, some_classes)
             check_equal(source.class_names, classes.names, "the data", classes.owner)

@@ -60,9 +60,8 @@ READERS = {
 class PictureFiles(Source):
     """Picture files of any size with a class each: what a `sources.Source` does with their list."""
 
-    channels = 3  # red, green and blue
-
-    def __init__(self) -> None:
+    def __init__(self, recipe: Recipe) -> None:
+        self.channels = 1 if len(recipe.mean) == 1 else 3
         self._files = functools.cache(self._list_files)
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
@@ -125,7 +124,7 @@ class FolderSource(PictureFiles):
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
-        super().__init__()
+        super().__init__(recipe)
         accepted = f"the folder of the pictures, with {LAYOUT}"
         if data_dir is None or not os.path.isdir(os.path.expanduser(data_dir)):
             raise invalid("data_dir", accepted, data_dir)
@@ -324,7 +323,7 @@ class TableSource(PictureFiles):
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
-        super().__init__()
+        super().__init__(recipe)
         self._table = os.path.expanduser(recipe.labels)
         self._root = os.path.expanduser(data_dir or os.path.dirname(self._table))
         self._rows = _checked(_read(self._table), self._table, self._root, recipe)

@@ -80,7 +80,7 @@ class RecordsSource(Source):
         self._seed = recipe.seed
         self.manifest = read_manifest(self._root)
         self._counts = manifest_counts(self.manifest)
-        self.channels = 3
+        self.channels = 1 if len(recipe.mean) == 1 else 3
         self.class_names = self._class_names(recipe)
         self.soft = self.manifest.get("labels") == "soft"
 

@@ -27,8 +27,7 @@ SHUFFLE_BUFFER = 16384  # examples, still encoded
 TEST_STRIDE = 5
 # What to do without a network, by the name of a dataset.
 OFFLINE = {
-    "fashion_mnist": "; Debian's package dataset-fashion-mnist has it: "
-    "--data_dir=/usr/share/datasets/fashion-mnist"
+    "fashion_mnist": "; Debian's package dataset-fashion-mnist has it, see docs/how-to/tfrecords.md"
 }
 
 # The fields are "name", of the picture or of the file with the record of that "number", and the fields that

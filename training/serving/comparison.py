@@ -14,9 +14,9 @@ from tqdm import tqdm
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid
 from lambdanet.models.preprocessing import Preprocessing
-from lambdanet.training.data import folder, image_files, preprocess, records, sources
+from lambdanet.training.data import image_files, preprocess, sources
 from lambdanet.training.data.class_names import Classes
-from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.dataset import SOURCES, Dataset
 from lambdanet.training.data.sources import Shard, Source
 from lambdanet.training.run import model_dir as model_dirs
 
@@ -158,7 +158,7 @@ def _open_on_disk(
     recipe: Recipe, data_dir: str | None, classes: Classes | None = None
 ) -> Source:
     """Opens the images of a recipe; `InputError` where reading them would download them."""
-    if recipe.dataset not in (folder.NAME, records.NAME):
+    if recipe.dataset not in SOURCES:
         path = sources.open_tfds(recipe.dataset, data_dir).data_path
         if not path.exists():
             raise InputError(

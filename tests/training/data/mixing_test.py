@@ -8,7 +8,7 @@ import picture_sources
 import pytest
 import tensorflow as tf
 from helpers import images
-from picture_sources import write_idx
+from picture_sources import write_tfds
 
 from lambdanet import configs
 from lambdanet.training.data import mixing
@@ -126,9 +126,9 @@ def test_devices_and_machines_mix_differently():
 
 
 def test_training_reads_mixed_batches(tmp_path):
-    write_idx(tmp_path, 6)
-    changes = {"global_batch_size": 6, "dataset": "idx", "mixup_alpha": 0.2}
-    recipe = dataclasses.replace(picture_sources.RECIPE, num_classes=0, **changes)
+    write_tfds(tmp_path, 6)
+    changes = {"global_batch_size": 6, "mixup_alpha": 0.2}
+    recipe = dataclasses.replace(picture_sources.RECIPE, **changes)
     dataset = Dataset.open(recipe, str(tmp_path))
     labels = [labels.numpy() for _, labels in dataset.train()]
     np.testing.assert_allclose(np.sum(labels, axis=2), 1.0, atol=1e-6)

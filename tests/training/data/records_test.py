@@ -2,13 +2,19 @@
 """TFRecords: files that are not opened, damaged ones, parts of splits, and files that cannot be used."""
 
 import dataclasses
+import gzip
 import re
+import runpy
 import shutil
+import sys
 
+import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import damage_record
-from picture_sources import COUNT, FILES, RECIPE, numbers, write_tfrecord
+from helpers import damage_record, idx
+from pages import PAGES
+from picture_sources import COUNT, FILES, RECIPE, numbers, pixels, write_tfrecord
+from programs.run_page import BLOCK
 from refusals import refused
 
 from lambdanet.training.data import records
@@ -125,3 +131,29 @@ def test_file_of_unknown_count_is_refused(copy, damage, complete):
     message = f"{str(file)!r} is damaged after {complete} records; how many follow is"
     with refused(re.escape(message)):
         Dataset.open(RECORDS, str(copy)).check()
+
+
+def test_program_on_the_page_writes_files_of_mnists_format(tmp_path, monkeypatch):
+    """Both splits have the pictures 0, 1, ..., each with its label."""
+    images = np.stack([pixels(number, 1)[..., 0] for number in range(COUNT)])
+    labels = (np.arange(COUNT) % 3).astype(np.uint8)
+    for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+        for name in ("train", "t10k"):
+            path = tmp_path / f"{name}-{kind}-ubyte.gz"
+            path.write_bytes(gzip.compress(idx(array)))
+    blocks = dict(
+        text.split("\n", maxsplit=1)
+        for language, text in BLOCK.findall(PAGES["docs/how-to/tfrecords.md"])
+        if language == "python"
+    )
+    program = tmp_path / "program.py"
+    program.write_text(blocks["# idx_to_records.py"])
+    monkeypatch.setattr(sys, "argv", [str(program), str(tmp_path), str(tmp_path)])
+    runpy.run_path(str(program), run_name="__main__")
+    recipe = dataclasses.replace(
+        RECORDS, eval_split="test", mean=(0.0,), std=(1 / 255,)
+    )
+    dataset = Dataset.open(recipe, str(tmp_path))
+    for name in ("train", "test"):
+        shown = numbers(dataclasses.replace(dataset, eval_split=name).eval())
+        assert sorted(sum(shown, [])) == list(range(COUNT))

@@ -24,7 +24,7 @@ def _written(source, folders):
     return Dataset.open(dataclasses.replace(RECIPE, **changes), str(root))
 
 
-@pytest.fixture(scope="module", params=["tfds", "tfrecord", "idx", "folder"])
+@pytest.fixture(scope="module", params=["tfds", "tfrecord", "folder"])
 def dataset(request, tmp_path_factory):
     """Sixty pictures in each of the sources."""
     return _written(request.param, tmp_path_factory)
@@ -76,6 +76,13 @@ def test_evaluation_is_in_order_with_last_partial_batch(dataset):
     assert sorted(sum(shown, [])) == list(range(COUNT))
     assert numbers(batches) == shown
     assert len(set(dataset.eval_names())) == COUNT
+
+
+def test_a_recipe_of_one_channel_reads_gray(dataset):
+    recipe = dataclasses.replace(dataset.recipe, mean=(0.0,), std=(1 / 255,))
+    batches = list(Dataset.open(recipe, dataset.data_dir).eval())
+    assert {images.shape[-1] for images, _ in batches} == {1}
+    assert sorted(sum(numbers(batches), [])) == list(range(COUNT))
 
 
 @pytest.fixture(scope="module", params=["tfrecord", "folder"])
