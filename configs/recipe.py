@@ -39,7 +39,7 @@ class Recipe:
     sizes: Annotated[
         tuple[float, ...],
         v.SIZES,
-        "image sides in equal parts of training; empty: input_size",
+        "image side in training, where it is another one; empty: input_size",
     ] = ()
     dropout_rate: Annotated[
         float, v.RATE, "fraction of the features dropped before the classifier"
@@ -70,9 +70,6 @@ class Recipe:
     freeze: Annotated[
         str, "layers that are not trained: backbone, c2 or patterns such as stem*,c2"
     ] = ""
-    unfreeze_epoch: Annotated[
-        int, v.OR_NEVER, "epochs after which these are also trained; 0: never"
-    ] = 0
 
     # The data.
     dataset: Annotated[
@@ -223,24 +220,9 @@ class Recipe:
         return v.OPTIMIZERS[self.optimizer].decays_in_steps
 
     @property
-    def phase_ends(self) -> tuple[int, ...]:
-        """The numbers of epochs after which the image size or the frozen layers change, and the last."""
-        return (
-            *sorted({*self._size_ends, self.unfreeze_epoch} & {*range(1, self.epochs)}),
-            self.epochs,
-        )
-
-    def training_size(self, epoch: int) -> int:
-        """Returns the size of the training images in an epoch, from 0."""
-        if not self.sizes:
-            return self.input_size
-        return int(self.sizes[sum(end <= epoch for end in self._size_ends)])
-
-    @property
-    def _size_ends(self) -> list[int]:
-        """The numbers of epochs after which each of `sizes` but the last ends."""
-        parts = len(self.sizes)
-        return [round(part * self.epochs / parts) for part in range(1, parts)]
+    def training_size(self) -> int:
+        """The side of the training images in pixels."""
+        return int(self.sizes[0]) if self.sizes else self.input_size
 
     @property
     def num_pseudo_labels(self) -> int:
@@ -341,7 +323,7 @@ def from_json(text: str) -> Recipe:
     Missing fields take their defaults, so recipes of earlier versions can be read.
 
     Raises:
-      InputError: the text is not a recipe.
+      InputError: the text is not a recipe, or one that only an earlier version can train.
     """
     try:
         values = json.loads(text)
@@ -351,6 +333,8 @@ def from_json(text: str) -> Recipe:
         raise InputError(
             f"not a recipe in JSON: {type(values).__name__} instead of an object"
         )
+    if unfreeze_epoch := values.pop("unfreeze_epoch", 0):
+        raise invalid("unfreeze_epoch", "0", unfreeze_epoch, v.LAST_WITH_PHASES)
     for field in values:
         check_known("recipe field", field, field_types())
     missing = [

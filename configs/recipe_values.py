@@ -221,7 +221,13 @@ _OPTIONS = {
     "rho": Limit(lambda v: _is_number(v) and RATE.accepts(v), RATE.accepted),
 }
 
-_HINTS = {"warmup_epochs": "for a short run, add --set=warmup_epochs=0"}
+# For recipes of earlier versions, whose runs could change the size of images and unfreeze layers.
+LAST_WITH_PHASES = "commit b7701a4 is the last version that takes it; a second run with start_from continues"
+
+_HINTS = {
+    "sizes": LAST_WITH_PHASES,
+    "warmup_epochs": "for a short run, add --set=warmup_epochs=0",
+}
 
 # Rules between fields, in the order in which they are checked.
 _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
@@ -233,8 +239,8 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ),
     (
         "sizes",
-        lambda r: len(r.sizes) <= r.epochs,
-        "at most epochs numbers, of which there are {0.epochs}",
+        lambda r: len(r.sizes) <= 1,
+        "at most one number",
     ),
     (
         "labels",
@@ -242,7 +248,6 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         "empty unless the dataset is folder",
     ),
     ("freeze", lambda r: not r.freeze or r.start_from, "empty without start_from"),
-    ("unfreeze_epoch", lambda r: not r.unfreeze_epoch or r.freeze, "0 without freeze"),
     (
         "patience",
         lambda r: not r.patience or r.held_out_split,

@@ -12,12 +12,9 @@ from lambdanet.configs.recipe import Recipe, describe_fields
 
 def _pixels(recipe: Recipe) -> str:
     """Returns the sizes of images: "160, evaluated at 224"."""
-    sizes = ", ".join(f"{size:g}" for size in recipe.sizes)
-    return (
-        f"{sizes}, evaluated at {recipe.input_size}"
-        if sizes
-        else str(recipe.input_size)
-    )
+    if not recipe.sizes:
+        return str(recipe.input_size)
+    return f"{recipe.training_size}, evaluated at {recipe.input_size}"
 
 
 COLUMNS: dict[str, Callable[[Recipe], object]] = {

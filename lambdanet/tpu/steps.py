@@ -66,8 +66,8 @@ def recipe_step(
 
     Args:
       recipe: a recipe of `lambdanet train`; its batch size and dataset are not used.
-      mode: "train", the step of `fit` from images to new weights, averages and metrics, with the largest of
-        the recipe's `sizes`; or "infer", from images to logits, of the model for inference
+      mode: "train", the step of `fit` from images to new weights, averages and metrics, at the size of
+        training; or "infer", from images to logits, of the model for inference
         (`lambdanet.for_inference`), as exported.
       batch_size: the number of images on the core.
 
@@ -88,7 +88,7 @@ def recipe_step(
     if mode == "infer":
         model = for_inference(build_model(recipe))
     else:
-        size = int(max(recipe.sizes, default=size))
+        size = recipe.training_size
         model = build_model(dataclasses.replace(recipe, input_size=size))
         optimizer = build_optimizer(recipe, _STEPS_PER_EPOCH)
         compile_model(recipe, model, optimizer)

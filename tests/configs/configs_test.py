@@ -218,7 +218,17 @@ def test_a_file_of_an_editor_may_begin_with_a_mark(tmp_path):
 def test_json_of_an_earlier_version_takes_the_defaults():
     values = json.loads(to_json(DIGITS))
     del values["ema_decay"]
+    values["unfreeze_epoch"] = 0  # a field of before
     assert from_json(json.dumps(values)) == DIGITS
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("unfreeze_epoch", 5), ("sizes", [96.0, 128.0])]
+)
+def test_json_that_only_an_earlier_version_trains(field, value):
+    values = json.loads(to_json(DIGITS)) | {field: value}
+    with refused(f"{field} must be .*; commit b7701a4 is the last version"):
+        from_json(json.dumps(values))
 
 
 @pytest.mark.parametrize(

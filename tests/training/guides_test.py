@@ -22,7 +22,6 @@ SMALL = {
     "epochs": 1,
     "warmup_epochs": 0,
     "randaugment_layers": 0,
-    "unfreeze_epoch": 0,
 }
 CLASSES = {"cat": (200, 60, 60), "dog": (60, 200, 60), "rabbit": (60, 60, 200)}
 GUIDES = (

@@ -200,7 +200,7 @@ class Dataset:
           shard: the part that this machine reads; a batch is for one device.
 
         Returns:
-          A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]). Soft
+          A dataset of (images float32 [b, training_size, training_size, channels], labels int64 [b]). Soft
           pseudo-labels, mixup and CutMix make the labels distributions, float32 [b, num_classes]; mixed
           precision makes the images bfloat16.
 

@@ -33,11 +33,12 @@ def for_training(
 ) -> tf.Tensor:
     """Returns an image of training, cropped, resized and augmented as in the recipe.
 
-    The same seed, int64 [2], gives the same image, uint8 [input_size, input_size, c], for `normalize`.
+    The same seed, int64 [2], gives the same image, uint8 [training_size, training_size, c], for `normalize`.
     """
-    prepare = of_recipe(recipe)
+    size = recipe.training_size
+    prepare = dataclasses.replace(of_recipe(recipe), input_size=size)
     view: augment.View = pkgutil.resolve_name(AUGMENTATIONS[recipe.augmentation])
-    pixels = view(image, recipe.input_size, prepare.square, seed)
+    pixels = view(image, size, prepare.square, seed)
     jitter, rand_augment, erase = (
         augment.derive_seed(seed, number) for number in SEEDS
     )

@@ -20,29 +20,24 @@ from lambdanet.training.run.schedules import WarmupSchedule
 from lambdanet.training.run.train_step import accumulate_gradients, rematerialize
 
 
-def build_resizable_model(recipe: Recipe) -> keras.Model:
-    """Returns the recipe's model for images of any size, if it has `sizes`.
+def build_model_for_training(recipe: Recipe) -> keras.Model:
+    """Returns the recipe's model, for images of any size where training has another one than evaluation.
 
     Raises:
       InputError: as `build_model`, or weights of the model depend on the size, as tables of global scope do.
     """
-    if not recipe.sizes:
-        return build_model(recipe)
-    sizes = {recipe.input_size, int(min(recipe.sizes)), int(max(recipe.sizes))}
-    variants = [
-        build_model(dataclasses.replace(recipe, input_size=size)) for size in sizes
-    ]
-    shapes = set(map(_weight_shapes, variants))
-    if len(shapes) > 1:
+    model = build_model(recipe)
+    if recipe.training_size == recipe.input_size:
+        return model
+    other = build_model(dataclasses.replace(recipe, input_size=recipe.training_size))
+    if [weight.shape for weight in model.weights] != [
+        weight.shape for weight in other.weights
+    ]:
         accepted = (
             f"empty for {recipe.model}, which has weights that depend on the size"
         )
         raise invalid("sizes", accepted, recipe.sizes)
     return build_model(recipe, any_size=True)
-
-
-def _weight_shapes(model: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(weight.shape) for weight in model.weights)
 
 
 def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:

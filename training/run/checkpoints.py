@@ -61,7 +61,7 @@ class Checkpoints:
         self.devices = devices
         self.sums = np.zeros(NUM_SUMS, np.float32)
         self._max_to_keep = max_to_keep
-        # Also those that are frozen later.
+        # Also those that `Run` freezes.
         self._weights = list(model.trainable_variables)
         if not optimizer.built:
             optimizer.build(self._weights)

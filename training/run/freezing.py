@@ -37,11 +37,6 @@ def frozen_layers(model: keras.Model, recipe: Recipe) -> list[keras.layers.Layer
     return list(found.values())
 
 
-def are_frozen(recipe: Recipe, epoch: int) -> bool:
-    """Returns whether the layers that a recipe names are frozen in an epoch, from 0."""
-    return epoch < recipe.unfreeze_epoch or not recipe.unfreeze_epoch
-
-
 def _matches(name: str, pattern: str) -> bool:
     if pattern == BACKBONE:
         return name != CLASSIFIER

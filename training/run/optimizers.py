@@ -92,8 +92,6 @@ def with_options(
             self._clip = clip
             self._rate_factors = rate_factors
             self._factors: Callable[[Any], float] = lambda key: 1.0
-            self._first_steps: Callable[..., int] = lambda key, default: default
-            self._first_step = 0  # of the variable that is updated
 
         def build(self, variables: Sequence[Any]) -> None:
             self.exclude_from_weight_decay([v for v in variables if not is_kernel(v)])
@@ -118,15 +116,6 @@ def with_options(
             return super().add_variable_from_reference(
                 reference_variable, name, initializer
             )
-
-        def count_from(self, step: int, variables: Sequence[Any]) -> None:
-            """Counts the steps of variables that were frozen from this one, in which their moments begin."""
-            self._first_steps = dict.fromkeys(map(self._var_key, variables), step).get
-
-        @property
-        def iterations(self) -> Any:
-            steps = super().iterations
-            return steps - self._first_step if self._first_step else steps
 
         def apply(self, grads: Any, trainable_variables: Any = None) -> None:
             super().apply(grads, trainable_variables or self._trainable_variables)
@@ -171,11 +160,7 @@ def with_options(
         def update_step(
             self, gradient: K.Tensor, variable: Any, learning_rate: Any
         ) -> None:
-            key = self._var_key(variable)
-            rate, self._first_step = (
-                learning_rate * self._factors(key),
-                self._first_steps(key, 0),
-            )
+            rate = learning_rate * self._factors(self._var_key(variable))
             if (
                 self.weight_decay
                 and not issubclass(kind, LAMB)
@@ -186,7 +171,6 @@ def with_options(
                     variable * K.cast(self.weight_decay * rate, variable.dtype),
                 )
             super().update_step(gradient, variable, rate)
-            self._first_step = 0
             if self.use_ema:
                 average = self._model_variables_moving_average[
                     self._get_variable_index(variable)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training run: the model, the optimizer and the checkpoints, from building to the report.
 
-`Run.fit` calls `keras.Model.fit` once per phase, epochs with one size of images and the
-same frozen layers. The order of an epoch:
+`Run.fit` calls `keras.Model.fit` once. (An epoch that had begun has a call of its own, and so
+has each epoch whose last execution has fewer steps: a call has one number of steps.) The
+order of an epoch:
 
 1. `Dataset.train(step, shard)` (training/data/dataset.py) yields its batches, from the
    step at which the run stands: indices are shuffled by the seed and the number of the
@@ -22,7 +23,6 @@ same frozen layers. The order of an epoch:
    the images per second, history.csv, TensorBoard, the user's callbacks and the best
    epoch (best_epoch.py). The checkpoint is the last, so that everything before it is
    recorded. A run that is out of `patience` ends here.
-6. `Run` unfreezes layers where the recipe says so, and begins the next phase.
 """
 
 import dataclasses
@@ -52,8 +52,8 @@ from lambdanet.training.run import (
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.best_epoch import BestEpoch, LastEpoch
 from lambdanet.training.run.build import (
+    build_model_for_training,
     build_optimizer,
-    build_resizable_model,
     compile_model,
 )
 from lambdanet.training.run.checkpoints import Checkpoints
@@ -125,7 +125,6 @@ class Run:
         self._devices = devices
         self._options = options
         self.step = 0
-        self._compiled: Any = None  # the size of images and whether layers are frozen
         if recipe.global_batch_size % (devices.replicas * recipe.accumulate_steps):
             batch = (
                 f"the batch of a device, {recipe.global_batch_size // devices.replicas}"
@@ -140,15 +139,14 @@ class Run:
         keras.utils.set_random_seed(recipe.seed)
         if options.deterministic and keras.config.backend() == "tensorflow":
             tf.config.experimental.enable_op_determinism()
-        self._model = build_resizable_model(recipe)
+        self._model = build_model_for_training(recipe)
         self._optimizer = build_optimizer(recipe, self._steps)
         self._checkpoints = self._create_checkpoints(model_dirs.CHECKPOINTS)
         self._best = LastEpoch()
         if recipe.held_out_split:
             best = self._create_checkpoints(model_dirs.BEST, max_to_keep=1)
             self._best = BestEpoch(best, recipe.patience)
-        # Checks the patterns before anything is written.
-        freezing.frozen_layers(self._model, recipe)
+        self._frozen = freezing.frozen_layers(self._model, recipe)
         self._user_callbacks = user_callbacks.create(
             options.callback if devices.chief else (), recipe, path
         )
@@ -164,7 +162,7 @@ class Run:
         return epoch >= self._recipe.epochs or self._best.is_out_of_patience(epoch)
 
     def restore(self) -> None:
-        """Restores the newest checkpoint, or else the initial weights, and claims the model_dir.
+        """Restores the newest checkpoint, or else the initial weights, compiles, and claims the model_dir.
 
         Raises:
           InputError: the checkpoint, the initial weights or the model_dir cannot be used.
@@ -181,7 +179,14 @@ class Run:
                 print(kept, flush=True)
             self._checkpoints.reset_averages()
         self._devices.prepare(self._model)
-        self._freeze(self._epoch())
+        for layer in self._frozen:
+            layer.trainable = False
+        compile_model(
+            dataclasses.replace(recipe, class_weights=self._dataset.class_weights),
+            self._model,
+            self._optimizer,
+            self._options.steps_per_execution,
+        )
         if self._devices.chief:
             model_dirs.claim(
                 self._path, recipe, self._dataset.class_names, self._dataset.data_dir
@@ -200,23 +205,26 @@ class Run:
           Preempted: a stop was requested, and the run is saved.
         """
         if self.step == 0 and self._devices.chief:
-            images = self._training_data(0).first_images(tensorboard.MAX_PICTURES)
+            images = self._dataset.first_images(tensorboard.MAX_PICTURES)
             if images:
                 tensorboard.show_pictures(
                     self._path / model_dirs.LOGS, self._recipe, tf.stack(images)
                 )
         if not self._is_evaluated():
-            run = self._callbacks(stop)
-            sums = self._checkpoints.sums
             callbacks.finish_epoch(
                 self._model,
-                run,
-                self._epoch(),
+                self._callbacks(stop),
+                self.step // self._steps - 1,
                 self._evaluation,
                 self._eval_steps,
-                sums,
+                self._checkpoints.sums,
             )
-            self._unfreeze_if_due()
+        if (
+            keras.config.backend() == "jax"
+            and self._devices.chief
+            and not self.is_finished
+        ):
+            print(report.compilation(self._recipe.training_size), flush=True)
         while not self.is_finished:
             self._fit_epochs(stop)
 
@@ -236,24 +244,6 @@ class Run:
             "step": self.step,
         }
 
-    def _freeze(self, epoch: int) -> None:
-        """Compiles the model for an epoch, from 0, with or without the frozen layers of the recipe."""
-        layers = freezing.frozen_layers(self._model, self._recipe)
-        for layer in layers:
-            layer.trainable = not freezing.are_frozen(self._recipe, epoch)
-        unfrozen = [weight for layer in layers for weight in layer.trainable_weights]
-        self._optimizer.count_from(self._recipe.unfreeze_epoch * self._steps, unfrozen)
-        recipe = dataclasses.replace(
-            self._recipe, class_weights=self._dataset.class_weights
-        )
-        compile_model(
-            recipe, self._model, self._optimizer, self._options.steps_per_execution
-        )
-
-    def _unfreeze_if_due(self) -> None:
-        if self.step == self._recipe.unfreeze_epoch * self._steps:
-            self._freeze(self._recipe.unfreeze_epoch)
-
     def _create_checkpoints(self, folder: str, **options: int) -> Checkpoints:
         return Checkpoints(
             self._path / folder, self._model, self._optimizer, self._devices, **options
@@ -262,10 +252,6 @@ class Run:
     def _is_evaluated(self) -> bool:
         """Returns False where the run was stopped in the evaluation of its last epoch."""
         return self.step % self._steps != 0 or not self._checkpoints.sums.any()
-
-    def _epoch(self) -> int:
-        """Returns the epoch, from 0, to be trained or evaluated next."""
-        return self.step // self._steps - (not self._is_evaluated())
 
     def _callbacks(self, stop: StopRequest) -> list[keras.callbacks.Callback]:
         return callbacks.create_callbacks(
@@ -280,31 +266,24 @@ class Run:
         )
 
     def _fit_epochs(self, stop: StopRequest) -> None:
-        """Trains the rest of an epoch that has begun, or up to the next change of images or frozen layers.
+        """Trains the rest of an epoch that has begun, or all epochs that are left.
 
         Where the last execution of an epoch has fewer steps, it ends with the data of the epoch.
         """
-        recipe = self._recipe
         epoch, done = divmod(self.step, self._steps)
         step = self.step
-        dataset = self._training_data(epoch)
         verbosity = self._verbosity()
         steps = self._steps - done
-        self._announce_compilation(epoch)
         is_uneven = steps % self._options.steps_per_execution > 0
         num_batches = steps if is_uneven else -1  # all
-        end = (
-            epoch + 1
-            if done or is_uneven
-            else next(end for end in recipe.phase_ends if end > epoch)
-        )
+        end = epoch + 1 if done or is_uneven else self._recipe.epochs
         run: dict[str, Any] = {"model": self._model, "epochs": end, "steps": steps}
         with warnings.catch_warnings():
             # In such an execution.
             warnings.filterwarnings("ignore", "Your input ran out of data")
             self._model.fit(
                 self._devices.distribute_dataset(
-                    lambda shard: dataset.train(step, shard).take(num_batches)
+                    lambda shard: self._dataset.train(step, shard).take(num_batches)
                 ),
                 initial_epoch=epoch,
                 epochs=end,
@@ -317,25 +296,6 @@ class Run:
                 shuffle=False,  # as `dataset` does
             )
         self.step = int(self._optimizer.iterations.numpy())
-        self._unfreeze_if_due()
-
-    def _announce_compilation(self, epoch: int) -> None:
-        size = self._recipe.training_size(epoch)
-        before = self._compiled
-        self._compiled = size, freezing.are_frozen(self._recipe, epoch)
-        if (
-            keras.config.backend() == "jax"
-            and self._devices.chief
-            and self._compiled != before
-        ):
-            print(report.compilation(size), flush=True)
-
-    def _training_data(self, epoch: int) -> Dataset:
-        """Returns the dataset with images of the size in an epoch, from 0."""
-        resized = dataclasses.replace(
-            self._recipe, input_size=self._recipe.training_size(epoch)
-        )
-        return dataclasses.replace(self._dataset, recipe=resized)
 
     def _verbosity(self) -> int:
         """Returns 1 for a progress bar in a terminal, 2 for a line per epoch, 0 for a worker's silence."""

@@ -131,7 +131,7 @@ def _tensorflow_step(model: keras.Model, parts: int) -> Callable[..., Any]:
     import tensorflow as tf
 
     def step(data: Any) -> Any:
-        # The height and width are unknown where they change: `sizes`.
+        # The height and width are unknown where evaluation has other ones: `sizes`.
         images, labels = (
             tf.reshape(x, tf.concat([[parts, -1], tf.shape(x)[1:]], axis=0))
             for x in data[:2]

@@ -176,27 +176,3 @@ def test_layers_are_stem_blocks_and_classifier():
     depths = [5, 5, 4, 3, 2, 1, 1]
     factors = optimizers.layer_rate_factors(0.5, 3.0)(variables)
     assert factors == [*(0.5**depth for depth in depths), 3.0]
-
-
-@EVERY_OPTIMIZER
-def test_unfrozen_weights_step_as_at_the_beginning(optimizer):
-    settings = {
-        "optimizer": optimizer,
-        "learning_rate": 0.01,
-        "weight_decay": 0.1,
-        "layer_decay": 0.5,
-    }
-    (kernel, _, bias), (gradient, _, other) = _variables()
-    optimizer = _optimizer(**settings)
-    optimizer.build([kernel, bias])
-    for _ in range(5):
-        optimizer.apply([other], [bias])
-    optimizer.count_from(5, [kernel])
-    for _ in range(3):
-        optimizer.apply([gradient, other], [kernel, bias])
-    (expected, _, untouched), _ = _variables()
-    fresh = _optimizer(**settings)
-    for _ in range(3):
-        fresh.apply([gradient, other], [expected, untouched])
-    np.testing.assert_allclose(kernel, expected, rtol=1e-6)
-    assert int(optimizer.iterations) == 8
