@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 from plots import RESULTS, name_rows, new_figure, render
 from svg import LIGHT
 
@@ -31,6 +33,7 @@ STYLES = {  # of operators: color, style of the line
 }
 ROWS = plan.read_rows(RESULTS / "arena.csv")
 MAX_PANELS = 4  # beside each other
+WIDTH = 5.6  # inches: at 400 pixels, letters are as high as in text
 SERIES = {
     ("pointer", "parameters"): "parameters",
     ("recall", "key_dim"): "key depth",
@@ -84,7 +87,7 @@ def arena_results() -> str:
 def arena_steps() -> str:
     """Plots the validation accuracy of the operators over the steps, on the first tasks of the plan."""
     tasks = summary.searched(ROWS)[:MAX_PANELS]
-    drawing, panels = new_figure(4 * len(tasks) + 2, 3.6, len(tasks))
+    drawing, panels = new_figure(WIDTH, 6.6, 2, 2)
     for axes, task in zip(panels, tasks, strict=True):
         for operator in OPERATORS:
             rows = plan.seeds_done(Setup(task, operator), ROWS)
@@ -95,10 +98,11 @@ def arena_steps() -> str:
                 mean = np.mean(curves, axis=0)
                 _line(axes, operator, STEPS * np.arange(1, len(mean) + 1), mean)
         axes.set_title(summary.title(task), fontweight="bold", fontsize=11, loc="left")
-        axes.set_xlabel("steps")
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_ylim(0, 102)
-    panels[0].set_ylabel("accuracy on validation data (%)")
-    _legend(panels[-1])
+    drawing.supxlabel("steps", fontsize=11)
+    drawing.supylabel("accuracy on validation data (%)", fontsize=11)
+    drawing.legend(*_lines(panels[0]), loc="outside upper left", ncols=2, fontsize=11)
     return render(
         drawing, "Validation accuracy of the operators over the steps of training"
     )
@@ -107,20 +111,23 @@ def arena_steps() -> str:
 def arena_sizes() -> str:
     """Plots the accuracy over parameters, key depth and pairs, of the series that have run."""
     shown = {key: lines for key in SERIES if (lines := _series(*key))}
-    drawing, panels = new_figure(4 * len(shown) + 2, 3.6, len(shown))
-    for axes, ((task, name), lines) in zip(panels, shown.items(), strict=True):
+    drawing, panels = new_figure(WIDTH, 6, 2, 2)
+    for axes, ((task, name), lines) in zip(panels, shown.items(), strict=False):
         for operator, points in lines.items():
             _line(axes, operator, *zip(*sorted(points), strict=True), marker="o")
-        axes.set_title(summary.title(task).partition(",")[0], loc="left")
+        title = summary.title(task).partition(",")[0]
+        axes.set_title(title, fontweight="bold", fontsize=11, loc="left")
         axes.set_xlabel(SERIES[task, name])
         axes.set_xscale("log", base=2)
         axes.set_xticks(
             sorted({value for points in lines.values() for value, _ in points})
         )
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
         axes.set_ylim(0, 102)
-    panels[0].set_ylabel("accuracy (%)")
-    _legend(panels[-1])
+    drawing.supylabel("accuracy (%)", fontsize=11)
+    panels[-1].set_axis_off()
+    panels[-1].legend(*_lines(panels[-1]), loc="center left", fontsize=11)
     return render(
         drawing, "Accuracy of the operators over parameters, key depth and pairs"
     )
@@ -163,11 +170,11 @@ def _line(
     )
 
 
-def _legend(axes: Axes) -> None:
-    """Names all operators beside the last panel."""
+def _lines(axes: Axes) -> tuple[list[Line2D], list[str]]:
+    """Returns a line and the title of each operator, for a legend."""
     for operator, row in OPERATORS.items():
         _line(axes, operator, [], [], label=row.title)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=10)
+    return axes.get_legend_handles_labels()
 
 
 PLOTS = (

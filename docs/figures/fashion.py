@@ -19,7 +19,7 @@ ROWS = read("fashion.csv")
 
 def fashion_results() -> str:
     """Plots accuracies of the networks, and what mistakes cost, with intervals beside the predictions."""
-    figure, panels = new_figure(13, 4.6, 2)
+    figure, panels = new_figure(6.4, 8, 1, 2)
     for axes, (study, title) in zip(panels, TITLES.items(), strict=True):
         contenders = [
             name
