@@ -9,9 +9,8 @@
 #                documentation or a browser
 #   make test-all   both
 #                a part of them: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-m "not slow"'
-#   make weekly  what is too long for each change: whole tables, all families and chips, long runs, experiments and the newest
-#                packages; a part that has passed is not repeated until `make clean-weekly`
-#   make test-experiments   what experiments/ promises, a part of it
+#   make weekly  what is too long for each change: whole tables, all families and chips, long runs and the newest packages;
+#                a part that has passed is not repeated until `make clean-weekly`
 #   make test-newest   layers, models, weights and training with Keras and JAX of constraints-newest.txt, without TensorFlow,
 #                where there is a Python 3.12 or 3.13; it is installed into .venv-newest
 #   make test-plain-cpu   make test-all as on a processor with AVX2 and nothing newer
@@ -61,9 +60,6 @@ REST_ON_JAX := tests/backend/engines_test.py tests/benchmarks/contenders_test.py
 	$(patsubst %,tests/training/run/%_test.py,devices losses multi_worker optimizers)
 ON_TORCH := tests/backend/engines_test.py tests/explain/networks_test.py tests/explain/outputs_test.py
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
-# Which have an end, and are not tests of the library.
-STUDIES := tests/experiments tests/backend/keras_ways_test.py
-NO_STUDIES := $(addprefix --ignore=,$(STUDIES))
 DETECTION := $(BIN)/python -m lambdanet.detection
 SHAPES := $(DETECTION).shapes --out=demo/shapes
 SEGMENTATION := $(BIN)/python -m benchmarks.segmentation --out=demo/segmentation
@@ -84,7 +80,7 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 
 .PHONY: demo demo-detection demo-segmentation docs tables figures test test-rest test-all test-tensorflow test-jax \
 	test-rest-tensorflow test-rest-jax test-rest-torch \
-	install-newest test-newest test-experiments test-plain-cpu test-tensorflow-2.21 weekly clean-weekly coverage check lint lint-code lint-types \
+	install-newest test-newest test-plain-cpu test-tensorflow-2.21 weekly clean-weekly coverage check lint lint-code lint-types \
 	lint-measure lint-pages format results lock hooks release-check clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
@@ -139,7 +135,7 @@ test-jax: $(VENV)/test.stamp
 	KERAS_BACKEND=jax $(PYTEST) -m "not rest and not weekly" $(ON_JAX)
 
 test-rest-tensorflow: $(VENV)/dev.stamp
-	$(PYTEST) -m "rest and not weekly" $(NO_STUDIES) tests
+	$(PYTEST) -m "rest and not weekly" tests
 
 test-rest-jax: $(VENV)/dev.stamp
 	KERAS_BACKEND=jax $(PYTEST) -m "not weekly" $(REST_ON_JAX)
@@ -147,22 +143,15 @@ test-rest-jax: $(VENV)/dev.stamp
 test-rest-torch: $(VENV)/dev.stamp
 	KERAS_BACKEND=torch $(PYTEST) -m "not weekly" $(ON_TORCH)
 
-test-experiments: $(VENV)/dev.stamp
-	$(PYTEST) $(STUDIES)
-
 # Each part is a target with a stamp, so a run that was ended goes on with the parts that are missing.
-weekly: $(addprefix .build/weekly/,tensorflow jax experiments newest)
+weekly: $(addprefix .build/weekly/,tensorflow jax newest)
 
 .build/weekly/tensorflow: $(VENV)/dev.stamp
-	$(PYTEST) -m weekly $(NO_STUDIES) tests
+	$(PYTEST) -m weekly tests
 	@mkdir -p $(@D) && touch $@
 
 .build/weekly/jax: $(VENV)/dev.stamp
 	KERAS_BACKEND=jax $(PYTEST) -m weekly $(ON_JAX) $(REST_ON_JAX)
-	@mkdir -p $(@D) && touch $@
-
-.build/weekly/experiments: $(VENV)/dev.stamp
-	$(PYTEST) $(STUDIES)
 	@mkdir -p $(@D) && touch $@
 
 # In an environment of its own, as that of `make test-newest` is pinned.

@@ -13,8 +13,7 @@ LONG = ("more time", [])
 FILES = {
     "backend/engines_test.py": ("PyTorch", ["torch"]),
     "backend/keras_ways_test.py": ("PyTorch", ["torch"]),
-    "benchmarks": ("Apache Beam and PyTorch", ["apache_beam", "mnist1d", "torch"]),
-    "experiments": ("Apache Beam and PyTorch", ["apache_beam", "mnist1d", "torch"]),
+    "benchmarks": ("Apache Beam and PyTorch", ["apache_beam", "torch"]),
     "backend/freed_memory_test.py": LONG,
     "detection": ("TF Model Garden", ["official", "tf_keras"]),
     "explain": LONG,

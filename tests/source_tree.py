@@ -30,10 +30,9 @@ FLOORS = {
 }
 FLOORS["try_device"] = (*FLOORS["detection"], "detection")
 FLOORS["cli"] = (*FLOORS["try_device"], "explain", "try_device")
-# Beside the package, and not installed; no floor imports an experiment.
-BESIDE = ("benchmarks", "experiments")
+# Beside the package, and not installed.
+BESIDE = ("benchmarks",)
 FLOORS["benchmarks"] = tuple(FLOORS)
-FLOORS["experiments"] = tuple(FLOORS)
 
 # What `python -m benchmarks.layers --peers` and `lambdanet convert` compare with, where it is installed.
 PEERS = {"keras_cv_attention_models", "lambda_networks", "timm", "torch"}

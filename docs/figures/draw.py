@@ -13,19 +13,13 @@ FOLDER = Path(__file__).parent
 # Of `rounding` and `benchmarks`.
 sys.path[:0] = [str(FOLDER.parent), str(FOLDER.parents[1])]
 
-import abilities  # noqa: E402
-import arena  # noqa: E402
 import button  # noqa: E402
-import fashion  # noqa: E402
 import layer  # noqa: E402
 import plots  # noqa: E402
 import speed  # noqa: E402
 
 FIGURES = {
     "layer": layer.draw,
-    "pointer_grid": abilities.draw_pointer,
-    "recall": abilities.draw_recall,
-    "in_context_recall": abilities.draw_in_context_recall,
     "speed": speed.draw,
     "colab": button.draw,
 }
@@ -33,8 +27,7 @@ FIGURES = {
 
 def main(folder: Path) -> None:
     texts = {name: draw().render() for name, draw in FIGURES.items()}
-    drawn = (*plots.PLOTS, *arena.PLOTS, *fashion.PLOTS)
-    texts |= {plot.__name__: plots.draw(plot) for plot in drawn}
+    texts |= {plot.__name__: plots.draw(plot) for plot in plots.PLOTS}
     for name, text in texts.items():
         (folder / f"{name}.svg").write_text(text, encoding="utf-8")
 

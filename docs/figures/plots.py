@@ -102,13 +102,11 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 def new_figure(
-    width: float, height: float, columns: int = 1, rows: int = 1, sharey: bool = False
+    width: float, height: float, columns: int = 1, rows: int = 1
 ) -> tuple[Figure, list[Axes]]:
     """Returns a figure of a size in inches, of 96 pixels each, and its axes."""
     figure = Figure((width, height), layout="constrained")
-    return figure, list(
-        figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat
-    )
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 def _logarithmic(axes: Axes, *which: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
-# Of benchmarks/ and experiments/, which are not installed.
+# Of benchmarks/, which is not installed.
 sys.path.append(str(Path(__file__).parents[2]))
 
 from generate import (

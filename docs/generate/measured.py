@@ -18,9 +18,6 @@ ROOT = Path(__file__).parents[2]
 # Page of results -> its files and folders.
 PAGES = {
     "accuracy": ("digits.txt", "digits.csv", "shapes.txt", "segmentation.txt"),
-    "arena": ("arena.csv", "arena_memory.csv"),
-    "explanations": ("explanations.txt", "scenes.txt"),
-    "fashion": ("fashion.csv",),
     "libraries": ("peers.csv",),
     "speed": (
         "layers.csv",
@@ -76,9 +73,6 @@ def _commits() -> dict[str, str]:
 
 # One for each page, as markers name functions without arguments.
 accuracy = functools.partial(line, "accuracy")
-arena = functools.partial(line, "arena")
-explanations = functools.partial(line, "explanations")
-fashion = functools.partial(line, "fashion")
 libraries = functools.partial(line, "libraries")
 speed = functools.partial(line, "speed")
 tables = functools.partial(line, "tables")

@@ -285,11 +285,6 @@ def segmentation() -> str:
     return _printed("segmentation.txt")
 
 
-def explanations() -> str:
-    """Returns the tables of what implied attention is on."""
-    return _printed("explanations.txt")
-
-
 def shapes() -> str:
     """Returns the COCO table of the shapes."""
     return _printed("shapes.txt")

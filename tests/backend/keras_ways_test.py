@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import ENGINES, program
 
-pytestmark = [pytest.mark.engines, pytest.mark.slow]
+pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.weekly]
 
 with Path(__file__).with_name("keras_ways.csv").open(encoding="utf-8") as lines:
     RECORDED = [tuple(row) for row in csv.reader(lines)][1:]

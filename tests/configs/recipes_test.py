@@ -7,7 +7,9 @@ import pytest
 
 import lambdanet
 from lambdanet import configs
+from lambdanet.configs import fashion_mnist
 from lambdanet.configs import recipe_values as v
+from lambdanet.models import complexity
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build
 
@@ -38,6 +40,16 @@ def test_classes_and_channels_of_the_dataset(dataset, tmp_path):
     name = next(n for n in NAMES if configs.get_recipe(n).dataset == dataset)
     opened = Dataset.open(configs.get_recipe(name), str(tmp_path))
     assert len(opened.class_names) == opened.recipe.num_classes
+
+
+@pytest.mark.slow
+def test_networks_for_fashion_mnist_have_equal_parameters():
+    counts = {
+        name: complexity.count_parameters(build.build_model(recipe))
+        for name, recipe in fashion_mnist.ROWS.items()
+    }
+    reference = counts["resnet_micro"]
+    assert all(abs(count / reference - 1) < 0.01 for count in counts.values()), counts
 
 
 # Recipe -> steps of an epoch, and the learning rate after some epochs, worked out by hand.

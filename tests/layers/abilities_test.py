@@ -7,13 +7,13 @@ import subprocess
 import sys
 from functools import partial
 
+import constructions
 import numpy as np
 import pytest
 from helpers import ENGINES, ROOT, pairwise
 from naive_layers import lambda_by_equations
 
 import lambdanet
-from experiments.arena import constructions
 from lambdanet import LambdaLayer
 from lambdanet import backend as K
 from lambdanet.backend import device, keras
@@ -32,6 +32,28 @@ HALVES = {
 def assert_solved(outputs, examples):
     right, asked = constructions.count_right(outputs, examples.answers)
     assert right == asked > 40
+
+
+def test_answer_of_an_arrow_is_the_color_at_its_end():
+    inputs, answers = constructions.pointer_grid(number=4, seed=3)
+    for board, row, column in np.argwhere(answers >= 0):
+        arrow = inputs[board, row, column, constructions.COLORS :].argmax()
+        down, right = constructions.ARROWS[arrow]
+        end = inputs[board, row + down, column + right, : constructions.COLORS]
+        assert end.argmax() == answers[board, row, column]
+
+
+@pytest.mark.parametrize("pairs", [4, 32])
+def test_recalled_value_was_beside_the_key(pairs):
+    inputs, answers = constructions.recall(number=4, pairs=pairs)
+    keys, values = np.split(inputs, [constructions.RECALL_SYMBOLS], axis=-1)
+    for key, value, answer in zip(keys, values, answers, strict=True):
+        pairs_of = {
+            k.argmax(): v.argmax() for k, v in zip(key, value, strict=True) if v.any()
+        }
+        asked = np.flatnonzero(answer >= 0)
+        assert len(asked) == pairs == len(pairs_of)
+        assert all(pairs_of[key[n].argmax()] == answer[n] for n in asked)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +96,7 @@ def test_solved_by_the_equations_of_the_paper(task):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_solved_on_every_engine(engine):
     environment = {**os.environ, **ENGINES[engine]}
-    command = [sys.executable, "-m", "experiments.arena.constructions"]
+    command = [sys.executable, "tests/constructions.py"]
     options = {"env": environment, "cwd": ROOT, "capture_output": True, "text": True}
     done = subprocess.run(command, **options, check=False)
     counts = re.findall(r"([\d,]+) +([\d,]+)$", done.stdout, re.MULTILINE)

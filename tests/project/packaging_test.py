@@ -260,7 +260,7 @@ def test_the_wheel_works_from_another_folder(built, tmp_path):
 import json, lambdanet, lambdanet.models.zoo
 from pathlib import Path
 installed = Path(lambdanet.__file__).parents[1]
-names = ("models", "training", "detection", "configs", "tests", "benchmarks", "experiments")
+names = ("models", "training", "detection", "configs", "tests", "benchmarks")
 others = [name for name in names if (installed / name).exists()]
 print(json.dumps([lambdanet.__file__, lambdanet.models.__file__, others, len(lambdanet.list_models("*"))]))
 """

@@ -4,10 +4,10 @@
 import inspect
 import re
 
+import constructions
 import pytest
 from pages import PAGES
 
-from experiments.arena import constructions
 from lambdanet import configs
 from lambdanet.errors import Preempted
 from lambdanet.tpu import steps

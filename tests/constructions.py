@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights set by hand that solve tasks exactly, and inputs that show what layers cannot do.
 
-    python -m experiments.arena.constructions
+    python tests/constructions.py
 
 prints how many answers are right. The page "What each half can do" of the documentation explains both.
 """
