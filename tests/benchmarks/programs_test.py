@@ -14,7 +14,6 @@ from helpers import ENGINES, ROOT, xla_flags
 from benchmarks import (
     cost_analysis,
     detection,
-    input,
     layers,
     models,
     predictions,
@@ -29,10 +28,8 @@ from lambdanet.backend import device
 from lambdanet.ops import convolution, products
 from lambdanet.ops.position_term import Sizes
 
-INPUT = ["--image_size=24", "--batch_size=8", "--images=8", "--pictures=4"]
 LAYERS = ["--maps=8x8x8x1", "--scopes=3", "--contenders=position/auto"]
 SMALLEST = [
-    (input, [*INPUT, "--repeats=1"]),
     (layers, [*LAYERS, "--repeats=2"]),
     (models, ["lambda_resnet_tiny@32", "--batch_size=1", "--repeats=2"]),
     (predictions, ["--pictures=70"]),
@@ -88,7 +85,6 @@ def test_cost_analysis_runs_in_its_smallest_size():
     [
         (cost_analysis, "--repeats=2", "needs Keras on jax, got tensorflow"),
         (detection, "--steps=0", "steps must be a positive integer, got 0"),
-        (input, "--images=5", "images must be at least the batch size of 128, got 5"),
         (layers, "resnet_50", "unexpected argument 'resnet_50' of `layers`"),
         (models, "--passes=both", "unknown pass 'both'; accepted: infer, train"),
         (steps, "--before=/no", "before must be the folder of a checkout, got '/no'"),

@@ -45,7 +45,6 @@ PROGRAMS |= {
 PROGRAMS |= {
     f"benchmarks.{topic}:benchmark_{topic}"
     for topic in (
-        "input",
         "layers",
         "models",
         "predictions",
