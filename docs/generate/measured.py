@@ -36,7 +36,6 @@ PAGES = {
         "tpu_table_12.txt",
         "tpu_table_13.txt",
         "tpu_of_both_backends",
-        "cost_analysis.txt",
     ),
 }
 

@@ -4,15 +4,11 @@
 import csv
 import dataclasses
 import io
-import os
-import subprocess
-import sys
 
 import pytest
-from helpers import ENGINES, ROOT, xla_flags
+from helpers import xla_flags
 
 from benchmarks import (
-    cost_analysis,
     detection,
     layers,
     models,
@@ -60,30 +56,9 @@ def test_program_runs_in_its_smallest_size(program, words, monkeypatch, capfd):
     assert len(printed.out.splitlines()) > 2
 
 
-@pytest.mark.weekly
-@pytest.mark.slow
-def test_cost_analysis_runs_in_its_smallest_size():
-    words = [
-        "--models=lambda_resnet_tiny,resnet_micro,lambda_resnet_micro",
-        "--size=32",
-        "--batch_size=1",
-        "--repeats=2",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.cost_analysis", *words],
-        env={**os.environ, **ENGINES["jax"]},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "train, batch 1, 32 pixels, 2 turns" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("program", "word", "message"),
     [
-        (cost_analysis, "--repeats=2", "needs Keras on jax, got tensorflow"),
         (detection, "--steps=0", "steps must be a positive integer, got 0"),
         (layers, "resnet_50", "unexpected argument 'resnet_50' of `layers`"),
         (models, "--passes=both", "unknown pass 'both'; accepted: infer, train"),
