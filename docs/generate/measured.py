@@ -24,8 +24,6 @@ PAGES = {
         "models.csv",
         "timm",
         "operations.csv",
-        "predictions.txt",
-        "selection.txt",
         "streams.txt",
         "unets.txt",
     ),

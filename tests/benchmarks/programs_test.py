@@ -12,9 +12,7 @@ from benchmarks import (
     detection,
     layers,
     models,
-    predictions,
     rates,
-    selection,
     startup,
     steps,
 )
@@ -28,8 +26,6 @@ LAYERS = ["--maps=8x8x8x1", "--scopes=3", "--contenders=position/auto"]
 SMALLEST = [
     (layers, [*LAYERS, "--repeats=2"]),
     (models, ["lambda_resnet_tiny@32", "--batch_size=1", "--repeats=2"]),
-    (predictions, ["--pictures=70"]),
-    (selection, ["--predictions=5000,9000", "--per_class=2"]),
     (startup, ["lambda_resnet_tiny@32", "--repeats=1"]),
     (steps, ["--epochs=1"]),
 ]
@@ -43,10 +39,6 @@ def test_program_runs_in_its_smallest_size(program, words, monkeypatch, capfd):
         "train_split=train[:320] eval_split=test[:8] input_size=8 global_batch_size=16"
     )
     monkeypatch.setattr(steps, "SETTINGS", {"small": settings})
-    monkeypatch.setattr(predictions, "MODEL", "lambda_resnet_tiny")
-    monkeypatch.setattr(predictions, "SHARD_SIZE", 2)
-    # Which takes minutes on a model of its own.
-    monkeypatch.setattr(predictions, "_measure_alone", float)
     for engine in steps.ENGINES.values():
         monkeypatch.setitem(engine, "XLA_FLAGS", xla_flags())
     status = command_line.main(program.COMMAND, words)

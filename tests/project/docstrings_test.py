@@ -47,8 +47,6 @@ PROGRAMS |= {
     for topic in (
         "layers",
         "models",
-        "predictions",
-        "selection",
         "startup",
         "steps",
         "streams",
