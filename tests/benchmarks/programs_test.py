@@ -6,7 +6,6 @@ import dataclasses
 import io
 
 import pytest
-from helpers import xla_flags
 
 from benchmarks import (
     detection,
@@ -14,7 +13,6 @@ from benchmarks import (
     models,
     rates,
     startup,
-    steps,
 )
 from benchmarks.turns import cases
 from lambdanet import command_line
@@ -27,20 +25,13 @@ SMALLEST = [
     (layers, [*LAYERS, "--repeats=2"]),
     (models, ["lambda_resnet_tiny@32", "--batch_size=1", "--repeats=2"]),
     (startup, ["lambda_resnet_tiny@32", "--repeats=1"]),
-    (steps, ["--epochs=1"]),
 ]
 
 
 @pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "words"), SMALLEST)
-def test_program_runs_in_its_smallest_size(program, words, monkeypatch, capfd):
-    settings = (
-        "train_split=train[:320] eval_split=test[:8] input_size=8 global_batch_size=16"
-    )
-    monkeypatch.setattr(steps, "SETTINGS", {"small": settings})
-    for engine in steps.ENGINES.values():
-        monkeypatch.setitem(engine, "XLA_FLAGS", xla_flags())
+def test_program_runs_in_its_smallest_size(program, words, capfd):
     status = command_line.main(program.COMMAND, words)
     printed = capfd.readouterr()
     assert status == 0, printed.err
@@ -54,7 +45,6 @@ def test_program_runs_in_its_smallest_size(program, words, monkeypatch, capfd):
         (detection, "--steps=0", "steps must be a positive integer, got 0"),
         (layers, "resnet_50", "unexpected argument 'resnet_50' of `layers`"),
         (models, "--passes=both", "unknown pass 'both'; accepted: infer, train"),
-        (steps, "--before=/no", "before must be the folder of a checkout, got '/no'"),
         (startup, "resnet_51", "unknown model 'resnet_51'; did you mean resnet_5"),
     ],
 )

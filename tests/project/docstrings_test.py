@@ -48,7 +48,6 @@ PROGRAMS |= {
         "layers",
         "models",
         "startup",
-        "steps",
         "streams",
         "unets",
     )

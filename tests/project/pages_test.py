@@ -38,7 +38,6 @@ COMMANDS |= {
         f"benchmarks.{path.stem}"
     ).COMMAND
     for path in (ROOT / "benchmarks").glob("[a-z]*.py")
-    if path.stem != "paced_training"
 }
 # Train on several backends.
 LONG = ("docs/how-to/own_model_on_tpu.md", "docs/tutorials/keras_3_on_tpu.md")
