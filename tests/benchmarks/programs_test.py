@@ -7,13 +7,7 @@ import io
 
 import pytest
 
-from benchmarks import (
-    detection,
-    layers,
-    models,
-    rates,
-    startup,
-)
+from benchmarks import layers, models, rates
 from benchmarks.turns import cases
 from lambdanet import command_line
 from lambdanet.backend import device
@@ -24,7 +18,6 @@ LAYERS = ["--maps=8x8x8x1", "--scopes=3", "--contenders=position/auto"]
 SMALLEST = [
     (layers, [*LAYERS, "--repeats=2"]),
     (models, ["lambda_resnet_tiny@32", "--batch_size=1", "--repeats=2"]),
-    (startup, ["lambda_resnet_tiny@32", "--repeats=1"]),
 ]
 
 
@@ -42,10 +35,8 @@ def test_program_runs_in_its_smallest_size(program, words, capfd):
 @pytest.mark.parametrize(
     ("program", "word", "message"),
     [
-        (detection, "--steps=0", "steps must be a positive integer, got 0"),
         (layers, "resnet_50", "unexpected argument 'resnet_50' of `layers`"),
         (models, "--passes=both", "unknown pass 'both'; accepted: infer, train"),
-        (startup, "resnet_51", "unknown model 'resnet_51'; did you mean resnet_5"),
     ],
 )
 def test_wrong_arguments_are_refused(program, word, message, capsys):
