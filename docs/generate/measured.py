@@ -24,7 +24,6 @@ PAGES = {
         "models.csv",
         "timm",
         "operations.csv",
-        "streams.txt",
         "unets.txt",
     ),
     "tables": ("tables.csv",),

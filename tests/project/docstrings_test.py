@@ -47,7 +47,6 @@ PROGRAMS |= {
     for topic in (
         "layers",
         "models",
-        "streams",
         "unets",
     )
 }
