@@ -26,7 +26,6 @@ MODULES = {
     "peer": "peers",
     "timm": "peers",
     "timm_compiled": "peers",
-    "unet": "unet_contenders",
 }
 
 

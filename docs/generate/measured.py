@@ -24,7 +24,6 @@ PAGES = {
         "models.csv",
         "timm",
         "operations.csv",
-        "unets.txt",
     ),
     "tables": ("tables.csv",),
     "tpu": (

@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 from rounding import three_digits
 
-from benchmarks.turns.unet_contenders import SIZES
 from generate.pages import code, summary, table
 from lambdanet.backend import compat
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
 from lambdanet.models import complexity, unet, zoo
 from lambdanet.models import names as zoo_names
+
+# By the number of spatial axes.
+UNET_INPUTS = {2: (128, 128), 3: (32, 64, 64)}
 
 
 def families() -> dict[str, ModuleType]:
@@ -79,10 +81,10 @@ class UNetSize(NamedTuple):
 
 @functools.cache
 def unet_sizes() -> list[UNetSize]:
-    """Returns the sizes of all U-Nets, for a picture or a volume of the size that the benchmark has."""
+    """Returns the sizes of all U-Nets, for a picture or a volume of the size in `UNET_INPUTS`."""
     found = []
     for name, network in unet.MODELS.items():
-        size = SIZES[len(network.strides)]
+        size = UNET_INPUTS[len(network.strides)]
         with compat.without_values():
             model = unet.create_unet(name, 1, 3, size)
         params = complexity.count_parameters(model)

@@ -40,15 +40,9 @@ PROGRAMS |= {f"lambdanet.tpu.{name}" for name in ("check:tpu_check", "hlo:parse"
 PROGRAMS |= {
     "lambdanet.tpu.largest_batch:largest_batch",
     "lambdanet.tpu.steps:recipe_step",
+    "benchmarks.layers:benchmark_layers",
+    "benchmarks.models:benchmark_models",
     "benchmarks.rates:measure_rates",
-}
-PROGRAMS |= {
-    f"benchmarks.{topic}:benchmark_{topic}"
-    for topic in (
-        "layers",
-        "models",
-        "unets",
-    )
 }
 
 
