@@ -23,7 +23,6 @@ PAGES = {
         "layers.csv",
         "models.csv",
         "timm",
-        "operations.csv",
     ),
     "tables": ("tables.csv",),
     "tpu": (

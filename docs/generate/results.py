@@ -162,25 +162,6 @@ def _beside_timm(machine: str) -> str:
     return f"{_machine(rows).removesuffix('.')}, {library}.\n\n{table([*header, 'compiled / ours'], cells)}"
 
 
-def operations() -> str:
-    """Returns the shares of the groups of operations in the time of models."""
-    rows = read_csv("operations.csv")
-    inside = "all in lambda or halo layers"
-    shares: dict[tuple[str, ...], dict[str, float]] = {}
-    for row in rows:
-        groups = shares.setdefault((row["model"], row["pass"], row["batch"]), {})
-        groups[row["operations"]] = float(row["share"])
-        groups[inside] = groups.get(inside, 0.0) + float(
-            row["share in lambda or halo layers"]
-        )
-    columns = [*dict.fromkeys(row["operations"] for row in rows), inside]
-    cells = [
-        [*case, *(f"{groups[name]:.0%}" for name in columns)]
-        for case, groups in shares.items()
-    ]
-    return table(["network", "pass", "images", *columns], cells)
-
-
 def _machine(rows: Sequence[dict[str, str]]) -> str:
     """Returns a sentence on the machine of a benchmark."""
     text = "Measured on {cpu} with {threads} thread(s), load {load_before}, {dtype}, TensorFlow {tensorflow}."
