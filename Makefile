@@ -217,7 +217,7 @@ tables: $(VENV)/docs.stamp
 	cd docs && ../$(BIN)/python -m generate
 
 figures: demo demo-detection
-	$(BIN)/python docs/figures/draw.py
+	$(BIN)/python docs/figures/plots.py
 	$(BIN)/python docs/figures/pictures.py
 
 # The commands are in the console blocks of the page.

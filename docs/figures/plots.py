@@ -1,23 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of the files in docs/results and of the models, drawn by matplotlib in the colors of `svg`."""
+"""Plots the files in docs/results, and the models.
+
+    python docs/figures/plots.py [FOLDER]
+
+writes the plots, by default beside this file.
+"""
 
 import csv
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib
+from colors import DARK, LIGHT
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
-from rounding import three_digits
-from svg import DARK, FONT, LIGHT
 
 from lambdanet.models import names
 
-RESULTS = Path(__file__).parents[1] / "results"
+FOLDER = Path(__file__).parent
+sys.path.append(str(FOLDER.parent))
+
+from rounding import three_digits  # noqa: E402
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+RESULTS = FOLDER.parent / "results"
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "lambdanet",  # the ids in a file are the same each time
@@ -60,6 +71,12 @@ FORMS = {  # of position lambdas: color, style of the line
     "blocked": ("orange", "-"),
     "blocked_query_first": ("orange", "--"),
     "auto": ("blue", "-"),
+}
+LAYERS = {  # contenders: name, color
+    "layer/auto": ("lambdanet, auto", "blue"),
+    "layer/einsum": ("lambdanet, the paper's einsum", "green"),
+    "peer/lucidrains": ("lucidrains, PyTorch", "orange"),
+    "peer/timm": ("timm, PyTorch", "purple"),
 }
 # Of names that would be on each other, in points.
 OFFSETS = {
@@ -125,6 +142,55 @@ def name_rows(axes: Axes, labels: Iterable[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
+def _map_name(row: dict[str, str]) -> str:
+    """Returns the map of a row of layers.csv, with its channels and its batch."""
+    return f"{row['height']}×{row['width']}\nd={row['channels']}\nb={row['batch']}"
+
+
+def speed() -> str:
+    """Plots the time and memory of whole lambda layers on five maps."""
+    rows = [
+        row
+        for row in read("layers.csv")
+        if row["contender"] in LAYERS and row["pass"] == "both"
+    ]
+    maps = list(dict.fromkeys(_map_name(row) for row in rows))
+    figure, panels = new_figure(8, 5.4, 2)
+    titles = {"ms_median": "time (ms)", "peak_mib": "memory (MiB)"}
+    for axes, (column, title) in zip(panels, titles.items(), strict=True):
+        for name, color in LAYERS.values():
+            axes.plot([], [], "o", color=LIGHT[color], label=name)
+        for row in rows:
+            number = list(LAYERS).index(row["contender"])
+            color = LAYERS[row["contender"]][1]
+            value = float(row[column] or "nan")
+            place = maps.index(_map_name(row)) + 0.22 * (number - 1.5)
+            axes.plot(value, place, "o", color=LIGHT[color], markersize=7)
+            axes.annotate(
+                three_digits(value),
+                (value, place),
+                (8, -4),
+                textcoords="offset points",
+                weight="bold" if number == 0 else "normal",
+            )
+        _logarithmic(axes, "x")
+        axes.margins(x=0.28)
+        axes.grid(axis="y", visible=False)
+        axes.set_title(title, fontweight="bold", loc="left")
+        name_rows(axes, maps)
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside upper center", ncols=2
+    )
+    about = rows[0]
+    panels[0].set_xlabel(
+        f"{about['cpu']}, threads: {about['threads']}, float32, scope 23", loc="left"
+    )
+    return render(
+        figure,
+        "Time and memory of one forward and backward pass of lambda layers on five maps",
+    )
+
+
 def position_lambdas() -> str:
     """Plots the time and memory of the forms of position lambdas on five maps."""
     rows = [
@@ -141,10 +207,7 @@ def position_lambdas() -> str:
                 for row in rows
                 if (row["contender"], row["pass"]) == (f"position/{form}", pass_name)
             ]
-            maps = [
-                f"{row['height']}×{row['width']}\nd={row['channels']}\nb={row['batch']}"
-                for row in own
-            ]
+            maps = [_map_name(row) for row in own]
             options = (
                 {"linewidth": 3.5, "zorder": 1.5}
                 if form == "auto"
@@ -389,6 +452,7 @@ def accuracy() -> str:
 
 
 PLOTS = (
+    speed,
     position_lambdas,
     model_speed,
     tpu_speed,
@@ -399,7 +463,12 @@ PLOTS = (
 )
 
 
-def draw(plot: Callable[[], str]) -> str:
-    """Returns the file of one of `PLOTS`."""
+def main(folder: Path) -> None:
     with matplotlib.rc_context(STYLE):
-        return plot()
+        for plot in PLOTS:
+            path = folder / f"{plot.__name__}.svg"
+            path.write_text(plot(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

@@ -19,11 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     "accuracy": ("digits.txt", "digits.csv", "shapes.txt", "segmentation.txt"),
     "libraries": ("peers.csv",),
-    "speed": (
-        "layers.csv",
-        "models.csv",
-        "timm",
-    ),
+    "speed": ("layers.csv", "models.csv", "timm"),
     "tables": ("tables.csv",),
     "tpu": (
         "tpu.csv",

@@ -25,8 +25,10 @@ FROZEN = {
     "arena_results.svg",
     "arena_sizes.svg",
     "arena_steps.svg",
+    "colab.svg",
     "fashion_results.svg",
     "in_context_recall.svg",
+    "layer.svg",
     "pointer_grid.svg",
     "recall.svg",
 }
@@ -42,9 +44,11 @@ PAGES = [
 @pytest.mark.slow
 @pytest.mark.weekly
 def test_drawings_are_current(tmp_path):
-    """`python docs/figures/draw.py` gives the files that are in the repository."""
+    """`python docs/figures/plots.py` gives the files that are in the repository."""
     subprocess.run(
-        [sys.executable, FIGURES / "draw.py", tmp_path], check=True, capture_output=True
+        [sys.executable, FIGURES / "plots.py", tmp_path],
+        check=True,
+        capture_output=True,
     )
     drawn = {path.name for path in tmp_path.iterdir()}
     committed = {path.name for path in FIGURES.glob("*.svg")}
@@ -75,12 +79,12 @@ def _contents(drawing: Path) -> tuple[list[str], list[float]]:
 )
 def test_drawings_have_dark_colors(drawing):
     """Each color of a drawing is replaced by the one of the same name in the dark palette."""
-    svg = runpy.run_path(str(FIGURES / "svg.py"))
+    colors = runpy.run_path(str(FIGURES / "colors.py"))
     style, _, elements = drawing.read_text(encoding="utf-8").partition("</style>")
-    dark = {light: svg["DARK"][name] for name, light in svg["LIGHT"].items()}
+    dark = {light: colors["DARK"][name] for name, light in colors["LIGHT"].items()}
     attributes = set(re.findall(r' (fill|stroke)="(#\w+)"', elements))
     declarations = set(re.findall(r"(fill|stroke): (#\w+)", elements))  # of matplotlib
-    assert ("fill", svg["LIGHT"]["ground"]) in attributes | declarations
+    assert ("fill", colors["LIGHT"]["ground"]) in attributes | declarations
     rules = style.partition("(prefers-color-scheme:dark)")[2]
     for use, color in attributes:
         assert f'[{use}="{color}"]{{{use}:{dark[color]}}}' in rules
