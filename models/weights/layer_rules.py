@@ -126,8 +126,8 @@ def convert_layer(
     if not layer.built:
         raise InputError(f"{layer.name!r} has no weights yet; call it, or build it")
     check_plain(layer, "a conversion")
-    tensors, epsilon = read_state(state_dict)
-    variables = variables_of(layer)
+    tensors, epsilon = _read_state(state_dict)
+    variables = _variables_of(layer)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     if TIMM in tensors:
         _check_arguments(layer, tensors, epsilon)
@@ -137,12 +137,12 @@ def convert_layer(
             for rule in timm_rules.RULES[LambdaLayer](layer, shapes)
         ]
     else:
-        rules = rules_of(layer, tensors, shapes, epsilon)
+        rules = _rules_of(layer, tensors, shapes, epsilon)
     timm_rules.assign(rules, tensors, variables, layer.name)
     return layer
 
 
-def read_state(state_dict: Any) -> tuple[dict[str, np.ndarray], float]:
+def _read_state(state_dict: Any) -> tuple[dict[str, np.ndarray], float]:
     """Returns the tensors by name, and the epsilon of the batch normalizations of their library."""
     if isinstance(state_dict, str | Path):
         return tensor_files.read_tensors(state_dict), TORCH_EPSILON
@@ -191,7 +191,7 @@ def _name_keras_weights(weights: Sequence[Any]) -> dict[str, np.ndarray]:
     return tensors
 
 
-def variables_of(layer: Any) -> dict[str, K.Variable]:
+def _variables_of(layer: Any) -> dict[str, K.Variable]:
     """Returns the variables of a layer by the names of their parts, such as "position/table"."""
     variables = {}
     shared = getattr(getattr(layer, "position", None), "name", None)
@@ -253,18 +253,18 @@ def _check_arguments(layer: LambdaLayer, tensors: Tensors, epsilon: float) -> No
             raise invalid(f"{name} of {layer.name!r}", repr(theirs), ours, hint)
 
 
-def rules_of(
+def _rules_of(
     layer: LambdaLayer,
     tensors: Tensors,
     shapes: timm_rules.Shapes,
-    epsilon: float = TORCH_EPSILON,
+    epsilon: float,
 ) -> list[WeightRule]:
     """Returns the rules for a layer whose projections are convolutions of size 1.
 
     Args:
       layer: the lambda layer.
       tensors: the tensors by name.
-      shapes: the shapes of the layer's variables, by the names of `variables_of`.
+      shapes: the shapes of the layer's variables, by the names of `_variables_of`.
       epsilon: the epsilon of their batch normalizations.
 
     Raises:
