@@ -11,7 +11,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import keras
-from lambdanet.backend.tensors import PerAxis, per_axis, product
+from lambdanet.backend.tensors import per_axis, product
 from lambdanet.errors import (
     InputError,
     check_count,
@@ -19,10 +19,8 @@ from lambdanet.errors import (
     invalid,
     is_integer,
 )
-from lambdanet.ops import position_lambdas
 from lambdanet.ops.content_lambdas import as_boolean
 
-RESIZES = ("slice", "interpolate")
 # What an error about a map adds.
 OF_ZOO = "in a model of the zoo, input_size of create_model sets it"
 
@@ -121,46 +119,6 @@ def axis_of_causal(causal: bool | int | str, rank: int) -> int | None:
     if axis > rank:
         raise invalid("causal", f"at most {rank}, the last spatial axis", causal)
     return axis - 1
-
-
-def relative_arguments(
-    scope: int | Sequence[int | None] | None = 23,
-    dilation: PerAxis = 1,
-    map_size: int | Sequence[int | None] | None = None,
-    resize: str = "slice",
-    use_bias: bool = False,
-    implementation: str = "auto",
-) -> dict[str, Any]:
-    """Checks the arguments of a `RelativePositionEmbedding`, which describes them.
-
-    Returns:
-      The arguments by name, with integers of Python, and tuples for sequences.
-    """
-    scope = check_per_axis("scope", scope, _check_scope_or_none)
-    dilation = check_per_axis("dilation", dilation, check_count)
-    ranks = [len(value) for value in (scope, dilation) if isinstance(value, tuple)]
-    rank = max(ranks, default=1)
-    scopes = per_axis(scope, rank, "scope")
-    for r, step in zip(scopes, per_axis(dilation, rank, "dilation"), strict=True):
-        if r is None and step > 1:
-            raise invalid("dilation", "1 with scope=None, the whole map", dilation)
-    check_known("resize", resize, RESIZES)
-    check_known(
-        "implementation", implementation, ("auto", *position_lambdas.IMPLEMENTATIONS)
-    )
-    map_size = check_per_axis("map_size", map_size, check_optional_count)
-    return {
-        "scope": scope,
-        "dilation": dilation,
-        "map_size": map_size,
-        "resize": resize,
-        "use_bias": use_bias,
-        "implementation": implementation,
-    }
-
-
-def _check_scope_or_none(name: str, value: Any) -> int | None:
-    return None if value is None else check_scope(value, name)
 
 
 def checked_shape(shape: Sequence[int | None], what: str) -> K.Shape:

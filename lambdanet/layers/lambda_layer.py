@@ -29,7 +29,6 @@ from lambdanet.layers.argument_checks import (
     check_padding_mask,
     check_per_axis,
     checked_shape,
-    relative_arguments,
 )
 from lambdanet.layers.batch_norm import BATCH_NORM, build_norm, copy_folded
 from lambdanet.layers.causal_layer import CausalLayer, State
@@ -44,7 +43,10 @@ from lambdanet.layers.position_argument import (
     embedding_of,
     without_relative,
 )
-from lambdanet.layers.position_embedding import PositionEmbedding
+from lambdanet.layers.position_embedding import (
+    PositionEmbedding,
+    RelativePositionEmbedding,
+)
 from lambdanet.ops import causal_content, content_lambdas, relative_positions
 from lambdanet.ops.position_term import Geometry
 
@@ -228,34 +230,28 @@ class LambdaLayer(CausalLayer):
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self._num_lambdas = self.num_heads if multi_head else 1
         self.geometry = Geometry(self.strides, pool_size=self.pool_size)
-        depth = {
-            "key_dim": self.key_dim,
-            "intra_depth": self.intra_depth,
-            "num_lambdas": self._num_lambdas,
-        }
-        relative = relative_arguments(
+        relative = RelativePositionEmbedding(
+            self.key_dim,
+            self.intra_depth,
+            self._num_lambdas,
             scope=scope,
             dilation=dilation,
             map_size=map_size,
             resize=resize,
             use_bias=position_bias,
             implementation=implementation,
+            embeddings_initializer=embeddings_initializer,
+            dtype=self.dtype_policy,
+            name="position",
         )
-        self.scope = relative["scope"]  # an integer of NumPy as Python's
-        self.dilation = relative["dilation"]
-        self.map_size = relative["map_size"]
+        self.scope = relative.scope  # an integer of NumPy as Python's
+        self.dilation = relative.dilation
+        self.map_size = relative.map_size
         self.resize = resize
         self.position_bias = position_bias
         self.implementation = implementation
         self._position_kind = position if isinstance(position, str) else None
-        self.position: Any = embedding_of(
-            position,
-            depth,
-            relative,
-            embeddings_initializer,
-            dtype=self.dtype_policy,
-            name="position",
-        )
+        self.position: Any = embedding_of(position, relative, embeddings_initializer)
         self.embeddings_initializer = getattr(
             self.position, "embeddings_initializer", None
         )

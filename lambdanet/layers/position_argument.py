@@ -7,7 +7,6 @@ from typing import Any
 from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.errors import InputError, invalid, unknown
-from lambdanet.layers.argument_checks import relative_arguments
 from lambdanet.layers.position_embedding import (
     SHARED,
     PositionEmbedding,
@@ -25,62 +24,63 @@ RELATIVE["position_bias"] = "use_bias"
 
 def embedding_of(
     position: str | PositionEmbedding | None,
-    depth: Mapping[str, Any],
-    relative: Mapping[str, Any],
+    relative: RelativePositionEmbedding,
     embeddings_initializer: Any,
-    **kwargs: Any,
 ) -> PositionEmbedding | None:
     """Returns the embedding that the argument `position` of a lambda layer names or is.
 
     Args:
       position: one of `KINDS`, or an embedding.
-      depth: `key_dim`, `intra_depth` and `num_lambdas`.
-      relative: the arguments of a relative embedding, as of `relative_arguments`. Those that are not the
-        defaults must equal a given embedding's.
+      relative: the embedding of the layer's other arguments for "relative". Those that are not the defaults
+        must equal a given embedding's.
       embeddings_initializer: the initializer of the embedding; None with a given one, which has its own.
-      **kwargs: arguments of a Keras layer.
 
     Raises:
       InputError: for another position, or arguments that contradict it.
     """
-    arguments = {**depth, "embeddings_initializer": embeddings_initializer, **kwargs}
     embedding: PositionEmbedding
     if position is None:
         return None
     if position == "relative":
-        embedding = RelativePositionEmbedding(**arguments, **relative)
+        embedding = relative
     elif position == "unstructured":
-        embedding = UnstructuredPositionEmbedding(**arguments)
+        embedding = UnstructuredPositionEmbedding(
+            relative.key_dim,
+            relative.intra_depth,
+            relative.num_lambdas,
+            embeddings_initializer=embeddings_initializer,
+            dtype=relative.dtype_policy,
+            name=relative.name,
+        )
     elif isinstance(position, str):
         raise unknown("position", position, [name for name in KINDS if name])
     else:
-        _check_given(position, depth, relative, embeddings_initializer)
+        _check_given(position, relative, embeddings_initializer)
         embedding = position
     embedding.num_users += 1
     return embedding
 
 
 def _check_given(
-    position: Any,
-    depth: Mapping[str, Any],
-    relative: Mapping[str, Any],
-    embeddings_initializer: Any,
+    position: Any, relative: RelativePositionEmbedding, embeddings_initializer: Any
 ) -> None:
     """Checks that the arguments of a lambda layer do not contradict an embedding that it is given."""
     which_keras.check_keras_3(position, "position")
     if not isinstance(position, PositionEmbedding):
         raise invalid("position", f"one of {KINDS} or a PositionEmbedding", position)
-    for name, value in depth.items():
+    for name in ("key_dim", "intra_depth", "num_lambdas"):
+        value = getattr(relative, name)
         if (given := getattr(position, name)) != value:
             raise invalid(
                 f"{name} of the position embedding", f"{value} as in the layer", given
             )
-    defaults = relative_arguments()
+    defaults = RelativePositionEmbedding(name=relative.name)
     for argument, name in RELATIVE.items():
-        given = relative[name]
-        own = getattr(position, name, defaults[name])
+        given = getattr(relative, name)
+        default = getattr(defaults, name)
+        own = getattr(position, name, default)
         sides = (given,) * len(own) if isinstance(own, tuple) else given  # of a map
-        if given != defaults[name] and own not in (given, sides):
+        if given != default and own not in (given, sides):
             raise invalid(
                 f"{argument} beside a position embedding",
                 f"{own!r}, as in the embedding",

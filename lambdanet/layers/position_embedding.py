@@ -9,15 +9,18 @@ from lambdanet import backend as K
 from lambdanet.backend import compat, keras, tensors
 from lambdanet.errors import (
     InputError,
+    check_count,
     check_counts,
     check_flags,
+    check_known,
     invalid,
 )
 from lambdanet.layers.argument_checks import (
     OF_ZOO,
     check_optional_count,
+    check_per_axis,
+    check_scope,
     own_initializer,
-    relative_arguments,
 )
 from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import (
@@ -29,6 +32,7 @@ from lambdanet.ops import (
 from lambdanet.ops.position_term import Geometry, PositionTerm, cut_axes
 
 SHARED = "shared_object_id"  # Keras's key for objects that several layers share
+RESIZES = ("slice", "interpolate")
 
 
 class PositionEmbedding(TableLayer):
@@ -238,15 +242,23 @@ class RelativePositionEmbedding(PositionEmbedding):
     ):
         super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
         check_flags(use_bias=use_bias)
-        checked = relative_arguments(
-            scope, dilation, map_size, resize, use_bias, implementation
-        )
-        self.scope = checked["scope"]
-        self.dilation = checked["dilation"]
-        self.map_size = checked["map_size"]
-        self.resize = resize  # as it was given, like the following
+        check_known("resize", resize, RESIZES)
+        implementations = ("auto", *position_lambdas.IMPLEMENTATIONS)
+        check_known("implementation", implementation, implementations)
+        self.scope = check_per_axis("scope", scope, _check_scope_or_none)
+        self.dilation = check_per_axis("dilation", dilation, check_count)
+        self.map_size = check_per_axis("map_size", map_size, check_optional_count)
+        self.resize = resize
         self.use_bias = use_bias
         self.implementation = implementation
+        ranks = [len(x) for x in (self.scope, self.dilation) if isinstance(x, tuple)]
+        rank = max(ranks, default=1)
+        scopes = tensors.per_axis(self.scope, rank, "scope")
+        steps = tensors.per_axis(self.dilation, rank, "dilation")
+        for r, step in zip(scopes, steps, strict=True):
+            if r is None and step > 1:
+                accepted = "1 with scope=None, the whole map"
+                raise invalid("dilation", accepted, self.dilation)
 
     def _create_table(
         self, query_size: Sequence[int | None], context_size: Sequence[int | None]
@@ -456,6 +468,10 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
                     positions, size, f"more {kind} positions than the table has"
                 )
         return n, m
+
+
+def _check_scope_or_none(name: str, value: Any) -> int | None:
+    return None if value is None else check_scope(value, name)
 
 
 def _count(name: str, count: Any, size: Sequence[int | None]) -> int:
