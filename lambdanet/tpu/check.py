@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from lambdanet import backend as K
 from lambdanet.backend import device
@@ -300,13 +299,11 @@ def check_in_process(
         with concurrent.futures.ProcessPoolExecutor(
             1, context, _start_worker, (str(log),)
         ) as pool:
+            own = dict(os.environ)
+            # The process starts with these.
+            os.environ.update(KERAS_BACKEND=backend, JAX_PLATFORMS="cpu")
             try:
-                variables = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
-                # The process starts with these.
-                with mock.patch.dict(os.environ, variables):
-                    return pool.submit(
-                        _build_and_check, build, topology, cache
-                    ).result()
+                return pool.submit(_build_and_check, build, topology, cache).result()
             except BrokenProcessPool:
                 text = log.read_text(errors="replace").strip()
                 fatal = _FATAL.search(text)
@@ -314,6 +311,9 @@ def check_in_process(
                 raise DoesNotCompile(
                     f"the TPU compiler aborted: {cause[:500] or 'its log is empty'}"
                 ) from None
+            finally:
+                os.environ.clear()
+                os.environ.update(own)
 
 
 def _start_worker(log: str) -> None:

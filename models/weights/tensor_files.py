@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -241,6 +240,9 @@ def import_timm() -> types.ModuleType:
 
     if "tensorflow" in sys.modules:
         sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
-    with mock.patch.object(torch.library, "register_fake", register_others):
+    torch.library.register_fake = register_others
+    try:
         import timm
+    finally:
+        torch.library.register_fake = register
     return timm
