@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small versions of the models of the zoo, with the same kinds of layers."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -12,16 +10,6 @@ from lambdanet.models import micro, zoo
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
 from lambdanet.models.output_stride import NATIVE
 from lambdanet.models.resnet import ResNet
-
-
-@contextlib.contextmanager
-def dtype_policy(name: str) -> Iterator[None]:
-    """Builds layers with a policy of precision, and ends with that of float32."""
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy("float32")
 
 
 def few_blocks(architecture: Architecture) -> Architecture:

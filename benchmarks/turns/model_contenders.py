@@ -11,12 +11,11 @@ import numpy as np
 from benchmarks.turns.cases import LEARNING_RATE, MOMENTUM, ModelCase
 from benchmarks.turns.contenders import Run, compile_runner, policy, start
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.models.inference import for_inference
 from lambdanet.models.names import ModelInfo
-from lambdanet.training.run.build import policy as precision
 
 __all__ = ["Network", "build", "start"]
 
@@ -60,7 +59,7 @@ class Network:
 def build(name: str, case: ModelCase) -> Run:
     """Builds a model and returns a function that runs it once, or makes a training step."""
     network = Network.parse(name.removeprefix(PREFIX))
-    with precision(policy(case.dtype)):
+    with compat.dtype_policy(policy(case.dtype)):
         model = network.create()
     # Of a model that accepts any.
     side = model.input_shape[1] or network.info().input_size

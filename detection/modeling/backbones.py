@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.backend.strategies import average_on_read
 from lambdanet.detection.model_garden import (
     backbone_configs,
@@ -28,7 +28,6 @@ from lambdanet.models.mobilenet_v2 import MobileNetV2
 from lambdanet.models.output_stride import NATIVE, last_by_stride
 from lambdanet.models.resnet import ResNet
 from lambdanet.models.tf_keras_model import TfKerasModel
-from lambdanet.training.run.build import policy
 
 # Model Garden's default, which selects the model's own activation: ReLU6 in MobileNetV2, SiLU in many
 # networks of timm.
@@ -147,7 +146,7 @@ class ZooBackbone(TfKerasModel):
         if regularizer is not None:
             arguments["kernel_regularizer"] = lambda kernel: regularizer(kernel.value)
         precision = tf_keras.mixed_precision.global_policy().name
-        with policy(precision), tf.variable_creator_scope(average_on_read):
+        with compat.dtype_policy(precision), tf.variable_creator_scope(average_on_read):
             network = zoo.create_model(
                 model_id,
                 input_size=None if height is None or width is None else (height, width),

@@ -18,12 +18,12 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
+from lambdanet.backend import compat
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.data.records import CORNERS
 from lambdanet.detection.model_garden import task_factory, train_utils
 from lambdanet.errors import check_counts, invalid
 from lambdanet.tpu.steps import TpuStep
-from lambdanet.training.run.build import policy
 
 IMAGE_SIDE = 256  # of the synthetic images; the input pipeline resizes them
 NUM_OBJECTS = 8  # per synthetic image
@@ -54,7 +54,8 @@ def build_train_step(
     params = resolve.resolve(experiment, params_override=params_override)
     params.override({"task": {"init_checkpoint": None}})
     precision = params.runtime.mixed_precision_dtype or "float32"
-    with policy(precision if precision == "float32" else f"mixed_{precision}", keras):
+    name = precision if precision == "float32" else f"mixed_{precision}"
+    with compat.dtype_policy(name, keras):
         task = task_factory.get_task(params.task)
         model = task.build_model()
         optimizer = train_utils.create_optimizer(task, params)

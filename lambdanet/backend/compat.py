@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mends layers and initializers of Keras, and reads what Keras has no public functions for."""
 
+import contextlib
 import functools
 import operator
 import re
@@ -166,6 +167,22 @@ def layer_calls(model: keras.Model) -> Iterator[tuple[Any, Any, Any, Any]]:
                     node.arguments.kwargs,
                     node.outputs,
                 )
+
+
+@contextlib.contextmanager
+def dtype_policy(name: str, library: Any = keras) -> Iterator[None]:
+    """Builds layers with a precision policy, such as "mixed_bfloat16", and restores the previous one.
+
+    Args:
+      name: the policy.
+      library: the Keras of the layers: Keras 3 or, for models of Model Garden, tf_keras.
+    """
+    before = library.mixed_precision.global_policy()
+    library.mixed_precision.set_global_policy(name)
+    try:
+        yield
+    finally:
+        library.mixed_precision.set_global_policy(before)
 
 
 def without_values() -> AbstractContextManager[Any]:

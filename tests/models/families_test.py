@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import images
-from small_models import dtype_policy, small_model
+from small_models import small_model
 
 import lambdanet
 from lambdanet.backend import compat
@@ -42,7 +42,7 @@ def test_features_of_images_of_any_size_and_channels(freed, name):
 
 def test_save_and_load_under_mixed_precision(tmp_path):
     """Logits stay in float32; the loaded model, whose layers are traced, has the same outputs everywhere."""
-    with dtype_policy("mixed_bfloat16"):
+    with compat.dtype_policy("mixed_bfloat16"):
         model = small_model("lamhalobotnet50ts_256", 32)
     x = images(2, 32, 32, 3)
     logits = model(x)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from helpers import images, randomize_normalizations
 from refusals import refused
-from small_models import dtype_policy, small_model
+from small_models import small_model
 
 import lambdanet
 from lambdanet.backend import compat
@@ -22,7 +22,7 @@ TRAINING_ONLY = {
 
 @pytest.fixture
 def double_precision():
-    with dtype_policy("float64"):
+    with compat.dtype_policy("float64"):
         yield
 
 
@@ -346,7 +346,7 @@ def test_maps_of_unknown_size_are_accepted(double_precision):
 
 
 def test_half_precision_stays():
-    with dtype_policy("mixed_bfloat16"):
+    with compat.dtype_policy("mixed_bfloat16"):
         i = keras.Input([8, 8, 3])
         x = layers.BatchNormalization()(layers.Conv2D(8, 3)(i))
         x = layers.BatchNormalization()(lambdanet.LambdaLayer(8, scope=3)(x))

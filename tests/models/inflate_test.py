@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 from helpers import images, randomize_normalizations
 from refusals import refused
-from small_models import dtype_policy, small_model
+from small_models import small_model
 
 import lambdanet
+from lambdanet.backend import compat
 from lambdanet.models import unet
 from lambdanet.models.inflate import OverSlices
 from lambdanet.models.output_stride import ShiftedCopies
@@ -52,7 +53,7 @@ def randomized(model):
 @pytest.fixture
 def in_float64():
     """Random normalizations let rounding errors grow beyond 1e-5 in float32."""
-    with dtype_policy("float64"):
+    with compat.dtype_policy("float64"):
         yield
 
 
@@ -155,7 +156,7 @@ def test_features_and_segmentation_keep_the_slices():
 
 
 def test_half_precision_is_kept():
-    with dtype_policy("mixed_bfloat16"):
+    with compat.dtype_policy("mixed_bfloat16"):
         volumes = lambdanet.inflate(small_model("lambda_resnet_tiny", 16))
     policies = {layer.compute_dtype for layer in volumes.layers if layer.weights}
     assert policies == {"bfloat16", "float32"}

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 from helpers import images, randomize_normalizations
 from refusals import refused
-from small_models import dtype_policy
 
 import lambdanet
 from lambdanet.backend import compat
@@ -177,7 +176,7 @@ def test_unets_are_saved_folded_and_exported(tmp_path):
 
 
 def test_half_precision_has_float32_logits():
-    with dtype_policy("mixed_bfloat16"):
+    with compat.dtype_policy("mixed_bfloat16"):
         model = unet.create_unet(STACKS, 2, 2)
     plain = unet.create_unet(STACKS, 2, 2)
     plain.set_weights(model.get_weights())

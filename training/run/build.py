@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model, the optimizer and the loss of a recipe."""
 
-import contextlib
 import dataclasses
 import pkgutil
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -65,7 +63,7 @@ def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
     for key in recipe.model_options:
         if key in arguments or key in ("features_only", "weights"):
             raise invalid("model_options", "options of the model's layers", key)
-    with policy("mixed_bfloat16" if recipe.mixed_precision else "float32"):
+    with compat.dtype_policy("mixed_bfloat16" if recipe.mixed_precision else "float32"):
         return zoo.create_model(recipe.model, **{**arguments, **recipe.model_options})
 
 
@@ -158,19 +156,3 @@ def create_metrics(model: keras.Model) -> None:
     for part in (model._compile_metrics, model._compile_loss):
         part.build(labels, logits)
     model._maybe_symbolic_build = lambda *args, **kwargs: None
-
-
-@contextlib.contextmanager
-def policy(name: str, library: Any = keras) -> Iterator[None]:
-    """Builds layers with a precision policy, such as "mixed_bfloat16", and restores the previous one.
-
-    Args:
-      name: the policy.
-      library: the Keras of the layers: Keras 3 or, for models of Model Garden, tf_keras.
-    """
-    before = library.mixed_precision.global_policy()
-    library.mixed_precision.set_global_policy(name)
-    try:
-        yield
-    finally:
-        library.mixed_precision.set_global_policy(before)
