@@ -3,7 +3,7 @@
 
 import difflib
 import numbers
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 SHOWN = 20  # the largest number of names in a message
@@ -93,10 +93,21 @@ def unknown(kind: str, name: str, accepted: Iterable[str], see: str = "") -> Inp
         if isinstance(name, str)
         else []
     )
-    more = f" and {len(accepted) - SHOWN} more" if len(accepted) > SHOWN else ""
-    others = f"see {see}" if see else f"accepted: {', '.join(accepted[:SHOWN])}{more}"
+    others = f"see {see}" if see else f"accepted: {join_first(accepted, ', ')}"
     hint = f"did you mean {' or '.join(near)}?" if near else others
     return InputError(f"unknown {kind} {short(name)}; {hint}")
+
+
+def join_first(texts: Sequence[str], separator: str = "; ", most: int = SHOWN) -> str:
+    """Joins the first of several texts for a message, and says how many more there are.
+
+    Args:
+      texts: the texts.
+      separator: what is between them.
+      most: the number of texts in the message.
+    """
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
 
 
 def check_known(kind: str, name: Any, accepted: Collection[str], see: str = "") -> None:

@@ -48,8 +48,7 @@ def replace_classifier(
 
 def _embedding(model: keras.Model) -> tuple[Any, Any]:
     """The tensor that the classifier reads, before dropout, and the regularizer of its kernel."""
-    if not isinstance(model, keras.Model) or compat.functional_graph(model) is None:
-        raise invalid("model", "a functional model", model)
+    compat.graph_of(model)
     layers = {layer.name: layer for layer in model.layers}
     classifier = layers.get(CLASSIFIER)
     last = layers.get(DROPOUT, classifier)

@@ -78,21 +78,13 @@ def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
             owner = layer.position
             depth = layer.key_dim * layer.intra_depth
         last = pools.get(id(layer.output), layer)
-        pairs = PAIRS[type(layer)](*_output_shape(last)[1:3])
+        pairs = PAIRS[type(layer)](*last.output.shape[1:3])
         numbers[id(owner)] = max(pairs * depth, numbers.get(id(owner), 0))
     return 4 * sum(numbers.values())
 
 
 def _size(weights: list[Variable]) -> int:
     return sum(math.prod(weight.shape) for weight in weights)
-
-
-def _input_shape(layer: keras.layers.Layer) -> tuple[int, ...]:
-    return tuple(layer.input.shape)
-
-
-def _output_shape(layer: keras.layers.Layer) -> tuple[int, ...]:
-    return tuple(layer.output.shape)
 
 
 def _kernel_size(layer: keras.layers.Layer) -> int:
@@ -103,26 +95,26 @@ def _kernel_size(layer: keras.layers.Layer) -> int:
 
 def _convolution(layer: keras.layers.Layer) -> int:
     """The kernel at every position of the output, of which a dense layer has one."""
-    return math.prod(_output_shape(layer)[1:-1]) * _kernel_size(layer)
+    return math.prod(layer.output.shape[1:-1]) * _kernel_size(layer)
 
 
 def _efficient_channel_attention(layer: EfficientChannelAttention) -> int:
-    return _input_shape(layer)[-1] * layer.kernel.shape[0]
+    return layer.input.shape[-1] * layer.kernel.shape[0]
 
 
 def _projections(layer: keras.layers.Layer) -> int:
     """The projections of a layer, its kernels, at every position of the input."""
-    return math.prod(_input_shape(layer)[1:-1]) * _kernel_size(layer)
+    return math.prod(layer.input.shape[1:-1]) * _kernel_size(layer)
 
 
 def _lambda_layer(layer: LambdaLayer) -> int:
-    spatial = _input_shape(layer)[1:-1]
+    spatial = layer.input.shape[1:-1]
     n = math.prod(spatial)
     h = layer.num_heads
     k = layer.key_dim
     u = layer.intra_depth
     lambdas = h if layer.multi_head else 1
-    v = _output_shape(layer)[-1] // h
+    v = layer.output.shape[-1] // h
     context = [1] if layer.content else []
     if layer.position is not None:
         sides = spatial[isinstance(layer, SliceLambdaLayer) :]
@@ -145,21 +137,21 @@ def _attention(
 ) -> int:
     """Attention to `context` positions and `embeddings` offsets; by default one query per position."""
     h = layer.num_heads
-    v = _output_shape(layer)[-1] // h
-    k = layer.key_dim or (layer.filters or _input_shape(layer)[-1]) // h
-    n = queries or math.prod(_input_shape(layer)[1:-1])
+    v = layer.output.shape[-1] // h
+    k = layer.key_dim or (layer.filters or layer.input.shape[-1]) // h
+    n = queries or math.prod(layer.input.shape[1:-1])
     return n * h * (context * (k + v) + embeddings * k)
 
 
 def _global_attention(layer: GlobalAttention) -> int:
-    height, width = _input_shape(layer)[1:-1]
+    height, width = layer.input.shape[1:-1]
     return _projections(layer) + _attention(
         layer, height * width, 2 * (height + width) - 2
     )
 
 
 def _axial_attention(layer: AxialAttention) -> int:
-    height, width = _input_shape(layer)[1:-1]
+    height, width = layer.input.shape[1:-1]
     return _projections(layer) + sum(
         _attention(layer, side, 2 * side - 1) for side in (height, width)
     )
@@ -167,20 +159,20 @@ def _axial_attention(layer: AxialAttention) -> int:
 
 def _linear_attention(layer: LinearAttention) -> int:
     h = layer.num_heads
-    v = _output_shape(layer)[-1] // h
+    v = layer.output.shape[-1] // h
     k = layer.key_dim or v
     # One k x v matrix per head is computed, and applied.
-    return _projections(layer) + 2 * math.prod(_input_shape(layer)[1:-1]) * h * k * v
+    return _projections(layer) + 2 * math.prod(layer.input.shape[1:-1]) * h * k * v
 
 
 def _local_attention(layer: LocalAttention) -> int:
-    context = math.prod(min(layer.scope, side) for side in _input_shape(layer)[1:-1])
+    context = math.prod(min(layer.scope, side) for side in layer.input.shape[1:-1])
     return _projections(layer) + _attention(layer, context, layer.scope)
 
 
 def _halo_attention(layer: HaloAttention) -> int:
     window = layer.block_size + 2 * layer.halo_size
-    context = math.prod(min(window, side) for side in _input_shape(layer)[1:-1])
+    context = math.prod(min(window, side) for side in layer.input.shape[1:-1])
     queries_kernel, *_ = (
         w for w in layer.weights if "queries/kernel" in compat.variable_name(w)
     )
@@ -188,8 +180,8 @@ def _halo_attention(layer: HaloAttention) -> int:
     tables = _size([layer.height_table, layer.width_table]) // (
         depth // layer.num_heads
     )
-    positions = math.prod(_input_shape(layer)[1:-1])
-    queries = math.prod(_output_shape(layer)[1:-1])
+    positions = math.prod(layer.input.shape[1:-1])
+    queries = math.prod(layer.output.shape[1:-1])
     skipped = (positions - queries) * channels * depth  # queries that the strides skip
     return _projections(layer) - skipped + _attention(layer, context, tables, queries)
 

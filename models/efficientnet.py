@@ -12,36 +12,16 @@ from lambdanet.backend import Tensor, keras
 from lambdanet.errors import InputError
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
 
-INPUT_SIZES = {
-    "b0": 224,
-    "b1": 240,
-    "b2": 260,
-    "b3": 300,
-    "b4": 380,
-    "b5": 456,
-    "b6": 528,
-    "b7": 600,
-}
-# The width and depth of each stage relative to B0's, as in that library.
-WIDTHS = {
-    "b0": 1.0,
-    "b1": 1.0,
-    "b2": 1.1,
-    "b3": 1.2,
-    "b4": 1.4,
-    "b5": 1.6,
-    "b6": 1.8,
-    "b7": 2.0,
-}
-DEPTHS = {
-    "b0": 1.0,
-    "b1": 1.1,
-    "b2": 1.2,
-    "b3": 1.4,
-    "b4": 1.8,
-    "b5": 2.2,
-    "b6": 2.6,
-    "b7": 3.1,
+# The input size, and the width and depth of each stage relative to B0's, as in that library.
+VARIANTS = {
+    "b0": (224, 1.0, 1.0),
+    "b1": (240, 1.0, 1.1),
+    "b2": (260, 1.1, 1.2),
+    "b3": (300, 1.2, 1.4),
+    "b4": (380, 1.4, 1.8),
+    "b5": (456, 1.6, 2.2),
+    "b6": (528, 1.8, 2.6),
+    "b7": (600, 2.0, 3.1),
 }
 
 # The layers whose inputs are the endpoints at strides 2, 4, 8 and 16.
@@ -59,6 +39,8 @@ class EfficientNet(Architecture):
 
     variant: str  # "b0" to "b7"
     input_size: int
+    width: float
+    depth: float
     source: str = "keras.applications, for comparison"
 
     def endpoints(
@@ -76,8 +58,8 @@ class EfficientNet(Architecture):
             )
         library = sys.modules[keras.applications.EfficientNetB0.__module__]
         trunk = library.EfficientNet(
-            WIDTHS[self.variant],
-            DEPTHS[self.variant],
+            self.width,
+            self.depth,
             self.input_size,
             include_top=False,
             weights=None,
@@ -92,6 +74,6 @@ class EfficientNet(Architecture):
 
 
 MODELS = {
-    f"efficientnet_{variant}": EfficientNet(variant, size)
-    for variant, size in INPUT_SIZES.items()
+    f"efficientnet_{variant}": EfficientNet(variant, *row)
+    for variant, row in VARIANTS.items()
 }

@@ -2,7 +2,6 @@
 """Builds the form of a trained model for inference, with fewer steps and the same outputs."""
 
 import contextlib
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -93,11 +92,7 @@ def for_inference(model: keras.Model) -> keras.Model:
       (1, 10)
     """
     which_keras.check_keras_3(model, "the model")
-    graph = compat.functional_graph(model) if isinstance(model, keras.Model) else None
-    if graph is None:
-        raise invalid(
-            "model", "a functional model, or a Sequential one with an Input", model
-        )
+    graph = compat.graph_of(model)
     calls = [_Call(*call) for call in compat.layer_calls(graph)]
     trained = {id(call.layer) for call in calls if call.is_training}
     calls = [call._replace(as_is=id(call.layer) in trained) for call in calls]
@@ -285,22 +280,22 @@ class _Copies:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Calls what `make(layer)` returned at the first call, with a function that sets its weights."""
+        """Calls what `make(layer)` returned at the first call, with its weights; None: it has them."""
         key = make, id(layer)
         with _copying(layer):
             if key in self._copies:
                 return self._copies[key](*args, **kwargs)
-            self._copies[key], set_weights = make(layer)
+            self._copies[key], weights = make(layer)
             outputs = self._copies[key](*args, **kwargs)
-            set_weights(self._copies[key])
+            if weights is not None:
+                _set_weights(self._copies[key], weights)
         return outputs
 
 
 def _as_affine(norm: keras.layers.Layer) -> tuple[Any, Any]:
     """Returns the scale and offset that a normalization is."""
-    weights = scale_and_offset(norm)
     affine = ChannelAffine(name=norm.name, dtype=norm.dtype_policy)
-    return affine, lambda copy: copy.set_weights(weights)
+    return affine, scale_and_offset(norm)
 
 
 def _means(norm: keras.layers.Layer) -> tuple[Any, Any]:
@@ -308,32 +303,27 @@ def _means(norm: keras.layers.Layer) -> tuple[Any, Any]:
     means = keras.layers.GlobalAveragePooling2D(
         name=f"{norm.name}_means", dtype=norm.dtype_policy
     )
-    return means, _no_weights
+    return means, None
 
 
 def _copied(layer: Any) -> tuple[Any, Any]:
     """Returns the form for inference of a layer, or of a model within the model."""
     if compat.functional_graph(layer) is not None:
-        return for_inference(layer), _no_weights
+        return for_inference(layer), None
     if isinstance(layer, Layer):
-        return layer.for_inference(), _no_weights
+        return layer.for_inference(), None
     if isinstance(layer, keras.layers.Layer):
         return _as_is(layer)
-    return layer, _no_weights  # an operation of Keras 3, such as an addition
+    return layer, None  # an operation of Keras 3, such as an addition
 
 
 def _as_is(layer: keras.layers.Layer) -> tuple[Any, Any]:
-    """Returns an unchanged copy of a layer, and what copies its weights."""
-    copy = type(layer).from_config(copied_config(layer))
-    return copy, functools.partial(_copy_state, layer)
+    """Returns an unchanged copy of a layer, and its weights."""
+    return type(layer).from_config(copied_config(layer)), layer.get_weights()
 
 
-def _no_weights(copy: Any) -> None:
-    """Sets no weights of a copy, which has them."""
-
-
-def _copy_state(layer: keras.layers.Layer, copy: keras.layers.Layer) -> None:
-    copy.set_weights(layer.get_weights())
+def _set_weights(copy: keras.layers.Layer, weights: Sequence[Any]) -> None:
+    copy.set_weights(weights)
     for part in (copy, *compat.sublayers(copy)):
         if isinstance(part, keras.layers.Normalization):
             part.finalize_state()  # in Keras 3 it computes with copies of its weights

@@ -91,9 +91,7 @@ def inflate(
       (1, 10)
     """
     which_keras.check_keras_3(model, "the model")
-    graph = compat.functional_graph(model) if isinstance(model, keras.Model) else None
-    if graph is None:
-        raise invalid("model", "a functional model, or one with an Input", model)
+    graph = compat.graph_of(model)
     scope = check_scope(scope)
     needed = scope // 2 + 1
     if depth is not None and check_count("depth", depth) < needed:

@@ -21,7 +21,11 @@ POOLINGS = {
     "avg": keras.layers.GlobalAveragePooling2D,
     "max": keras.layers.GlobalMaxPooling2D,
 }
-CONVOLUTIONS = {4: keras.layers.Conv2D, 5: keras.layers.Conv3D}  # by rank
+CONVOLUTIONS = {  # by rank
+    3: keras.layers.Conv1D,
+    4: keras.layers.Conv2D,
+    5: keras.layers.Conv3D,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +67,12 @@ class LayerBuilder:
         strides: int,
         name: str,
         groups: int = 1,
+        padding: str = "same",
     ) -> Tensor:
         """A convolution without a bias: [b, *size, c] -> [b, *size / strides, filters].
 
         Symmetric padding is for maps, and for kernels of one size along both axes.
         """
-        padding = "same"
         symmetric = self.symmetric_padding and strides > 1
         if symmetric and isinstance(kernel_size, int) and kernel_size > 1:
             x = keras.layers.ZeroPadding2D(kernel_size // 2, name=f"{name}_padding")(x)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import Tensor, keras
+from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.tensors import sizes
 from lambdanet.errors import check_count
 from lambdanet.layers.layer import Layer
@@ -93,7 +93,7 @@ class ShiftedCopies(Layer):
         super().__init__(**kwargs)
         self.strides = check_count("strides", strides)
 
-    def call(self, inputs: K.Tensor) -> K.Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         copies = []
         for dy in range(self.strides):
             for dx in range(self.strides):
@@ -101,7 +101,7 @@ class ShiftedCopies(Layer):
                 copies.append(K.pad(inputs[:, dy:, dx:], paddings))
         return K.concatenate(copies, axis=0)
 
-    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         b, *size, channels = input_shape
         return (None if b is None else self.strides**2 * b, *size, channels)
 
@@ -123,7 +123,7 @@ class InterleavedMaps(Layer):
         super().__init__(**kwargs)
         self.strides = check_count("strides", strides)
 
-    def call(self, inputs: list[K.Tensor]) -> K.Tensor:
+    def call(self, inputs: list[Tensor]) -> Tensor:
         outputs, source = inputs
         _, h, w, _ = sizes(source)
         _, rows, columns, depth = sizes(outputs)
@@ -138,6 +138,6 @@ class InterleavedMaps(Layer):
         y = K.concatenate(lines, axis=2)  # [b, rows, s columns s, depth]
         return K.reshape(y, [-1, rows * s, columns * s, depth])[:, :h, :w]
 
-    def compute_output_shape(self, input_shape: list[K.Shape]) -> K.Shape:
+    def compute_output_shape(self, input_shape: list[Shape]) -> Shape:
         outputs, source = input_shape
         return (*source[:-1], outputs[-1])

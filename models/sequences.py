@@ -14,6 +14,7 @@ from lambdanet.backend import Tensor, compat, keras
 from lambdanet.errors import check_count, check_known, check_natural
 from lambdanet.layers.argument_checks import check_rates
 from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.models.layer_builder import LayerBuilder
 from lambdanet.models.weights import weight_files
 
 STEM_FILTERS = 16
@@ -36,22 +37,22 @@ class SequenceNetwork:
     strides: tuple[int, ...] = (1, 2, 2, 2)
     causal: bool = False
 
-    def features(self, x: Tensor, regularizer: Any = None) -> Tensor:
+    def features(self, x: Tensor, builder: LayerBuilder) -> Tensor:
         """Builds the trunk: [b, n, c] -> [b, about n / 16, filters of the last stage]."""
         padding = "causal" if self.causal else "valid"
-        x = _convolution(x, STEM_FILTERS, 3, 1, padding, regularizer, "stem")
-        x = _norm_act(x, "stem")
+        x = builder.convolution(x, STEM_FILTERS, 3, 1, "stem", padding=padding)
+        x = builder.norm_act(x, "stem")
         # The input is not below 0, so that zeros leave a maximum as it is.
         x = keras.layers.ZeroPadding1D((1, 0 if self.causal else 1), name="pool_pad")(x)
         x = keras.layers.MaxPooling1D(3, 2, name="pool")(x)
         stages = zip(self.filters, self.strides, strict=True)
         for stage, (filters, strides) in enumerate(stages, start=1):
-            x = self._block(x, filters, strides, regularizer, f"stage{stage}_block1")
-            x = self._block(x, filters, 1, regularizer, f"stage{stage}_block2")
+            x = self._block(builder, x, filters, strides, f"stage{stage}_block1")
+            x = self._block(builder, x, filters, 1, f"stage{stage}_block2")
         return x
 
     def _block(
-        self, x: Tensor, filters: int, strides: int, regularizer: Any, name: str
+        self, builder: LayerBuilder, x: Tensor, filters: int, strides: int, name: str
     ) -> Tensor:
         """A convolution, a lambda layer and a shortcut: [b, n, c] -> [b, n / strides, filters]."""
         residual = x
@@ -60,14 +61,15 @@ class SequenceNetwork:
         if not self.causal:
             x = keras.layers.ZeroPadding1D(1, name=f"{name}_pad")(x)
             padding = "valid"
-        x = _convolution(x, filters, 3, strides, padding, regularizer, f"{name}_conv")
-        x = _norm_act(x, f"{name}_conv")
+        conv = f"{name}_conv"
+        x = builder.convolution(x, filters, 3, strides, conv, padding=padding)
+        x = builder.norm_act(x, conv)
         layer = LambdaLayer(
             filters,
             # A causal table has half of its scope: SCOPE embeddings in both cases.
             scope=2 * SCOPE - 1 if self.causal else SCOPE,
             causal=self.causal,
-            kernel_regularizer=regularizer,
+            kernel_regularizer=builder.kernel_regularizer,
             name=f"{name}_lambda",
         )
         x = layer(x)
@@ -75,13 +77,12 @@ class SequenceNetwork:
             sides = (2, 0) if self.causal else (1, 1)
             x = keras.layers.ZeroPadding1D(sides, name=f"{name}_mean_pad")(x)
             x = keras.layers.AveragePooling1D(3, 1, name=f"{name}_mean")(x)
-            residual = _convolution(
-                residual, filters, 1, strides, "valid", regularizer, f"{name}_shortcut"
-            )
-            residual = _norm(residual, f"{name}_shortcut")
-        x = _norm_act(x, f"{name}_lambda")
+            shortcut = f"{name}_shortcut"
+            residual = builder.convolution(residual, filters, 1, strides, shortcut)
+            residual = builder.norm(residual, f"{shortcut}_norm")
+        x = builder.norm_act(x, f"{name}_lambda")
         x = compat.Add(name=f"{name}_add")([x, residual])
-        return keras.layers.ReLU(name=f"{name}_act")(x)
+        return builder.act(x, f"{name}_act")
 
 
 MODELS = {
@@ -131,7 +132,8 @@ def create_sequence_model(
     length = None if length is None else check_count("length", length)
     check_rates(dropout_rate=dropout_rate)
     inputs = keras.Input([length, in_channels], name="sequences")
-    x = MODELS[name].features(inputs, kernel_regularizer)
+    builder = LayerBuilder(kernel_regularizer, activation="relu")
+    x = MODELS[name].features(inputs, builder)
     if num_classes:
         x = keras.layers.GlobalAveragePooling1D(name="mean")(x)
         x = keras.layers.Dropout(dropout_rate, name="dropout")(x)
@@ -152,35 +154,3 @@ def _weights_file(name: str, weights: str | Path) -> Path:
         return path
     check_known(f"weights of {name}", str(weights), PACKAGED.get(name, ()))
     return Path(__file__).with_name(f"{name}_{weights}.safetensors")
-
-
-def _convolution(
-    x: Tensor,
-    filters: int,
-    size: int,
-    strides: int,
-    padding: str,
-    regularizer: Any,
-    name: str,
-) -> Tensor:
-    layer = keras.layers.Conv1D(
-        filters,
-        size,
-        strides,
-        padding=padding,
-        use_bias=False,
-        kernel_initializer=compat.VarianceScaling(2.0, "fan_out", "untruncated_normal"),
-        kernel_regularizer=regularizer,
-        name=name,
-    )
-    return layer(x)
-
-
-def _norm(x: Tensor, name: str) -> Tensor:
-    return keras.layers.BatchNormalization(
-        momentum=0.9, epsilon=1e-5, name=f"{name}_norm"
-    )(x)
-
-
-def _norm_act(x: Tensor, name: str) -> Tensor:
-    return keras.layers.ReLU(name=f"{name}_act")(_norm(x, name))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Tensor, compat, keras
 from lambdanet.errors import InputError, check_count, invalid
 from lambdanet.layers.batch_norm import ChannelAffine
 from lambdanet.layers.lambda_layer import LambdaLayer
@@ -43,7 +43,7 @@ WINDOWS = (
 class StreamingModel(keras.Model):
     """The result of `streaming_model`: {"inputs": chunk, **state} -> {"outputs": y, **state}."""
 
-    def initial_state(self, batch_size: int = 1) -> dict[str, K.Tensor]:
+    def initial_state(self, batch_size: int = 1) -> dict[str, Tensor]:
         """Returns the state before the first chunk: zeros, or the lowest number for each maximum.
 
         Args:
@@ -59,8 +59,8 @@ class StreamingModel(keras.Model):
         return state
 
     def step(
-        self, inputs: K.Tensor, state: Mapping[str, K.Tensor]
-    ) -> tuple[K.Tensor, dict[str, K.Tensor]]:
+        self, inputs: Tensor, state: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes one chunk after those of the state.
 
         Args:
@@ -87,7 +87,7 @@ class PastPositions(Layer):
     Returns both together, [b, p + n, c], and the last p of them.
     """
 
-    def call(self, inputs: K.Tensor, past: K.Tensor) -> tuple[K.Tensor, K.Tensor]:
+    def call(self, inputs: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         together = K.concatenate([past, inputs], axis=1)
         return together, together[:, inputs.shape[1] :]
 
@@ -110,8 +110,8 @@ class RunningMean(Layer):
         super().__init__(autocast=False, **kwargs)
 
     def call(
-        self, inputs: K.Tensor, total: K.Tensor, error: K.Tensor, count: K.Tensor
-    ) -> tuple[K.Tensor, ...]:
+        self, inputs: Tensor, total: Tensor, error: Tensor, count: Tensor
+    ) -> tuple[Tensor, ...]:
         total, error = add_exactly(
             total, error, K.sum(K.cast(inputs, total.dtype), axis=1)
         )

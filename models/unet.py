@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import Tensor, keras
+from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.tensors import ceil_div, per_axis, sizes
 from lambdanet.errors import check_count, check_known, invalid
 from lambdanet.layers.layer import Layer
@@ -36,12 +36,12 @@ class CropAndConcatenate(Layer):
     Input: the list of a map [b, *size, c] and one that is at least as large. Output: [b, *size, c + c'].
     """
 
-    def call(self, inputs: Sequence[K.Tensor]) -> K.Tensor:
+    def call(self, inputs: Sequence[Tensor]) -> Tensor:
         x, larger = inputs
         every = [slice(0, n) for n in sizes(x)[1:-1]]
         return K.concatenate([x, larger[(slice(None), *every)]], axis=-1)
 
-    def compute_output_shape(self, input_shape: Sequence[K.Shape]) -> K.Shape:
+    def compute_output_shape(self, input_shape: Sequence[Shape]) -> Shape:
         (*leading, channels), (*_, others) = input_shape
         return (*leading, channels + others)
 

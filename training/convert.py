@@ -138,7 +138,9 @@ def convert(
     metadata = {**pretrained.metadata(weights, source, classes), "compared": compared}
     metadata |= trained_classes.as_metadata(names)
     if out is None:
-        return pretrained.save_to_cache(weights, model, metadata)
+        path = pretrained.cache_path(weights)
+        weight_files.save(model, path, metadata)
+        return path
     return _write(weights, model, metadata, out)
 
 

@@ -16,31 +16,12 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.initializers.random_initializers import compute_fans
 
 from lambdanet.backend.keras_functions import average_pool, matmul
-from lambdanet.errors import InputError
+from lambdanet.errors import invalid
 
 
 def mask_of(x: Any) -> Any:
     """Returns the mask that Keras keeps with a tensor, as of `Masking`; None where there is none."""
     return getattr(x, "_keras_mask", None)
-
-
-class BaseLayer(keras.layers.Layer):
-    """A layer that rejects Keras's padding masks, unless it reads them and its inputs are sequences."""
-
-    reads_padding_masks = False
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for value in keras.tree.flatten([args, kwargs]):
-            if mask_of(value) is None:
-                continue
-            if not self.reads_padding_masks or len(value.shape) != 3:
-                raise InputError(
-                    f"{type(self).__name__} takes no padding mask, such as that of an Embedding"
-                )
-        return super().__call__(*args, **kwargs)
-
-    def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
-        """Never propagates masks."""
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -154,6 +135,15 @@ def functional_graph(model: Any) -> Any:
     return (
         graph if is_graph and type(model).call.__module__.startswith("keras.") else None
     )
+
+
+def graph_of(model: Any) -> Any:
+    """Returns the graph of layers of a functional or Sequential model; `InputError` where it has none."""
+    graph = functional_graph(model) if isinstance(model, keras.Model) else None
+    if graph is None:
+        accepted = "a functional model, or a Sequential one with an Input"
+        raise invalid("model", accepted, model)
+    return graph
 
 
 def layer_calls(model: keras.Model) -> Iterator[tuple[Any, Any, Any, Any]]:

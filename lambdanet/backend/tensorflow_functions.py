@@ -20,7 +20,6 @@ Size: TypeAlias = "int | tf.Tensor"
 
 abs = tf.abs
 add_n = tf.add_n
-all = tf.reduce_all
 amax = tf.reduce_max
 arange = tf.range
 argmax = tf.argmax
@@ -28,7 +27,6 @@ average_pool = tf.nn.avg_pool
 broadcast_to = tf.broadcast_to
 cast = tf.cast
 check_at_most = tf.debugging.assert_less_equal
-clip = tf.clip_by_value
 concatenate = tf.concat
 conv = tf.nn.convolution
 convert_to_numpy = np.asarray

@@ -10,14 +10,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.errors import invalid
 
-Size: TypeAlias = "int | K.Tensor"
+Size: TypeAlias = "int | Tensor"
 PerAxis: TypeAlias = "int | Sequence[int]"  # one number for all axes, or one for each
 product: Callable[[Iterable[Size]], Size] = math.prod
 
 
-def sizes(x: K.Tensor, has_batch: bool = True) -> list[Size]:
+def sizes(x: Tensor, has_batch: bool = True) -> list[Size]:
     """Returns the shape of `x`, as integers where they are known.
 
     Others are scalar tensors on TensorFlow; elsewhere symbols, with which an export of Keras traces a model.
@@ -61,7 +62,7 @@ def round_up(size: Size, multiple: int) -> Size:
     return ceil_div(size, multiple) * multiple
 
 
-def cache_by_size(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
+def cache_by_size(compute: Callable[..., Tensor]) -> Callable[..., Any]:
     """Decorates a function of sizes, whose result for known sizes is computed once, as a NumPy array.
 
     In a graph it is then a constant instead of a dozen operations, which take most of the time of tracing.
@@ -80,7 +81,7 @@ def cache_by_size(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
     return compute_or_look_up
 
 
-def constant_folding(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
+def constant_folding(compute: Callable[..., Tensor]) -> Callable[..., Any]:
     """Decorates a function of a table, whose result for a NumPy array is another, computed at the trace.
 
     In a graph it is then a constant. With a tensor among the other arguments, such as an unknown size, the
@@ -97,12 +98,12 @@ def constant_folding(compute: Callable[..., K.Tensor]) -> Callable[..., Any]:
 
 
 @constant_folding
-def cast(table: K.Tensor, dtype: K.DType) -> K.Tensor:
+def cast(table: Tensor, dtype: K.DType) -> Tensor:
     """`K.cast`, folded for NumPy tables."""
     return K.cast(table, dtype)
 
 
-def pad(x: K.Tensor, axis: int, before: Size, after: Size) -> K.Tensor:
+def pad(x: Tensor, axis: int, before: Size, after: Size) -> Tensor:
     """Pads an axis with zeros.
 
     Args:
@@ -123,7 +124,7 @@ def pad(x: K.Tensor, axis: int, before: Size, after: Size) -> K.Tensor:
     return K.pad(x, paddings)[(slice(None),) * axis + (slice(0, size),)]
 
 
-def at_least_float32(x: K.Tensor) -> K.Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     """Casts half precision to float32, in which sums and exponentials keep their range."""
     return (
         K.cast(x, "float32") if K.dtype_name(x.dtype) in ("float16", "bfloat16") else x

@@ -52,7 +52,7 @@ def implied_attentions(
     """
     calls = calls_with_maps(model, layers)
     tensors = tensors_of(calls)
-    reader = keras.Model(graph_of(model).inputs, tensors)
+    reader = keras.Model(compat.graph_of(model).inputs, tensors)
     values = K.flatten(reader(K.flatten(inputs), training=False))
     found = {}
     for name, call in zip(calls, arguments_of(calls, values), strict=True):
@@ -68,22 +68,13 @@ class Call(NamedTuple):
     arguments: dict[str, Any]
 
 
-def graph_of(model: Any) -> Any:
-    """Returns the graph of a model; `InputError` where it has none."""
-    graph = compat.functional_graph(model) if isinstance(model, keras.Model) else None
-    if graph is None:
-        accepted = "a functional model, or a Sequential one with an Input"
-        raise invalid("model", accepted, model)
-    return graph
-
-
 def calls_with_maps(
     model: keras.Model, layers: Sequence[str] | None = None
 ) -> dict[str, Call]:
     """Returns the calls of layers with maps, by the name of the layer; arguments and errors as above."""
     calls: dict[str, Call] = {}
     counts: dict[str, int] = {}
-    for layer, args, kwargs, _ in compat.layer_calls(graph_of(model)):
+    for layer, args, kwargs, _ in compat.layer_calls(compat.graph_of(model)):
         if has_map(layer):
             counts[layer.name] = number = counts.get(layer.name, 0) + 1
             name = layer.name if number == 1 else f"{layer.name}_{number}"
@@ -144,7 +135,7 @@ def grad_cam(
       (1, 1, 1)
     """
     images = _as_tensor(images)
-    graph = graph_of(model)
+    graph = compat.graph_of(model)
     target = map_at(model, images.shape, level)
     reader = keras.Model(graph.inputs, [target, graph.outputs[0]])
     features, logits = reader([images], training=False)
@@ -153,7 +144,7 @@ def grad_cam(
 
 def head_of(model: keras.Model, target: Any) -> keras.Model:
     """Returns the part of a network from a map of `map_at` to its logits."""
-    return keras.Model(target, graph_of(model).outputs[0])
+    return keras.Model(target, compat.graph_of(model).outputs[0])
 
 
 def evidence(head: keras.Model, features: Any, selected: Any) -> Any:
@@ -196,7 +187,7 @@ def integrated_gradients(
     """
     steps = check_count("steps", steps)
     images = _as_tensor(images)
-    graph_of(model)
+    compat.graph_of(model)
     selected = one_hot(classes, model(images, training=False))
     start = K.zeros_like(images)
     if baseline is not None:
@@ -221,12 +212,12 @@ def map_at(model: keras.Model, shape: Sequence[int], level: int | None = None) -
     That is the last map at a stride through which all of the network passes: no branch, such as that of a
     residual, leads around it.
     """
-    candidates = _bottlenecks(graph_of(model))
+    candidates = _bottlenecks(compat.graph_of(model))
     if not candidates:
         raise InputError(f"the model {model.name!r} has no map [b, h, w, c]")
     if level is None:
         return candidates[-1]
-    reader = keras.Model(graph_of(model).inputs, candidates)
+    reader = keras.Model(compat.graph_of(model).inputs, candidates)
     specs = reader.compute_output_spec(keras.KerasTensor(tuple(shape)))
     levels = {}
     for x, spec in zip(candidates, K.flatten(specs), strict=True):

@@ -89,7 +89,7 @@ class Explainer:
 
     def __init__(self, trained: TrainedModel, layers: Sequence[str] = ()):
         model = trained.model
-        graph = networks.graph_of(model)
+        graph = compat.graph_of(model)
         self.trained = trained
         self.calls: dict[str, networks.Call] = {}
         if layers or any(has_map(call[0]) for call in compat.layer_calls(graph)):

@@ -10,7 +10,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet import which_keras
-from lambdanet.backend import keras
+from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.tensors import per_axis, product
 from lambdanet.errors import (
     InputError,
@@ -121,7 +121,7 @@ def axis_of_causal(causal: bool | int | str, rank: int) -> int | None:
     return axis - 1
 
 
-def checked_shape(shape: Sequence[int | None], what: str) -> K.Shape:
+def checked_shape(shape: Sequence[int | None], what: str) -> Shape:
     """Returns the shape of an input, whose rank and number of channels a lambda layer accepts."""
     shape = tuple(shape)
     if len(shape) not in (3, 4, 5):
@@ -140,8 +140,8 @@ def checked_shape(shape: Sequence[int | None], what: str) -> K.Shape:
 
 
 def check_mask(
-    layer: Any, mask: K.Tensor, inputs: K.Tensor, context: K.Tensor | None
-) -> K.Tensor:
+    layer: Any, mask: Tensor, inputs: Tensor, context: Tensor | None
+) -> Tensor:
     """Checks the mask with which a lambda layer is called.
 
     Args:
@@ -163,7 +163,7 @@ def check_mask(
     query_map = layer.compute_output_shape(checked_shape(inputs.shape, "input"))
     n = _num_positions(query_map)
     b, m = _batch_and_positions(inputs, context)
-    values: K.Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
+    values: Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
     shape = tuple(values.shape)
     accepted = f"of the shape [n, m] = {[n, m]} or [b, n, m] = {[b, n, m]}"
     accepted_shape = [b, n, m][-len(shape) :]
@@ -180,8 +180,8 @@ def check_mask(
 
 
 def check_padding_mask(
-    padding_mask: K.Tensor, inputs: K.Tensor, context: K.Tensor | None
-) -> K.Tensor:
+    padding_mask: Tensor, inputs: Tensor, context: Tensor | None
+) -> Tensor:
     """Checks the padding mask with which a lambda layer is called.
 
     Args:
@@ -192,7 +192,7 @@ def check_padding_mask(
     Returns:
       The mask; one of floating-point numbers as booleans.
     """
-    values: K.Tensor = padding_mask
+    values: Tensor = padding_mask
     if not hasattr(padding_mask, "shape"):
         values = K.convert_to_tensor(padding_mask)
     shape = tuple(values.shape)
@@ -204,7 +204,7 @@ def check_padding_mask(
     return values
 
 
-def check_state(state: Any, expected: Sequence[Mapping[str, K.Shape]]) -> None:
+def check_state(state: Any, expected: Sequence[Mapping[str, Shape]]) -> None:
     """Checks a state that a lambda layer continues.
 
     Args:
@@ -228,7 +228,7 @@ def _shapes_of(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _have_equal_shapes(
-    given: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, K.Shape]]
+    given: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Shape]]
 ) -> bool:
     if len(given) != len(expected):
         return False
@@ -241,21 +241,19 @@ def _have_equal_shapes(
     return True
 
 
-def _batch_and_positions(
-    inputs: K.Tensor, context: K.Tensor | None
-) -> list[int | None]:
+def _batch_and_positions(inputs: Tensor, context: Tensor | None) -> list[int | None]:
     """Returns the number of examples and of context positions, [b, m], as far as they are known."""
     shape = checked_shape((inputs if context is None else context).shape, "context")
     return [shape[0], _num_positions(shape)]
 
 
-def _num_positions(shape: K.Shape) -> int | None:
+def _num_positions(shape: Shape) -> int | None:
     """Returns the number of positions of a map [b, *size, c]; None where it is unknown."""
     size = shape[1:-1]
     return None if None in size else product(size)
 
 
-def shapes_agree(shape: K.Shape, expected: K.Shape) -> bool:
+def shapes_agree(shape: Shape, expected: Shape) -> bool:
     """Returns whether two shapes have the same sizes, where both are known."""
     if len(shape) != len(expected):
         return False

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.tensors import Size, at_least_float32, per_axis, sizes
 from lambdanet.errors import check_count, check_known, invalid
 from lambdanet.layers.argument_checks import (
@@ -46,7 +46,7 @@ class Attention(TableLayer):
             check_divisible(self.filters, self.num_heads)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
-    def build(self, input_shape: K.Shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         input_shape = tuple(input_shape)
         if len(input_shape) != 4 or input_shape[-1] is None:
             raise invalid(
@@ -61,13 +61,11 @@ class Attention(TableLayer):
         self._build(input_shape)
         super().build(input_shape)
 
-    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         *leading, channels = input_shape
         return (*leading, self._output_filters(self.filters or channels))
 
-    def chosen_weights(
-        self, inputs: K.Tensor, chosen: K.Tensor
-    ) -> tuple[K.Tensor, K.Tensor]:
+    def chosen_weights(self, inputs: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the weights of some outputs, and the values that they weigh.
 
         Args:
@@ -81,11 +79,11 @@ class Attention(TableLayer):
 
     def _chosen_weights(
         self,
-        qkv: Sequence[K.Tensor],
-        places: Sequence[K.Tensor],
-        tables: Sequence[K.Tensor],
+        qkv: Sequence[Tensor],
+        places: Sequence[Tensor],
+        tables: Sequence[Tensor],
         axes: Sequence[attention.ChosenAxis],
-    ) -> tuple[K.Tensor, K.Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """Returns the weights of queries at places in height and width of a map, and the values.
 
         `qkv` are as of `_project_heads`.
@@ -97,12 +95,12 @@ class Attention(TableLayer):
         keys = K.reshape(keys, [*sizes(keys)[:2], height, width, self._key_dim])
         return attention.chosen_weights(queries, keys, tables, axes), values
 
-    def _by_head(self, x: K.Tensor) -> K.Tensor:
+    def _by_head(self, x: Tensor) -> Tensor:
         """[b * heads, h, w, depth] -> [b, heads, n, depth]."""
         _, height, width, depth = sizes(x)
         return K.reshape(x, [-1, self.num_heads, height * width, depth])
 
-    def _build(self, input_shape: K.Shape) -> None:
+    def _build(self, input_shape: Shape) -> None:
         """Creates the layer's variables for an input of a valid shape, a tuple."""
         raise NotImplementedError
 
@@ -131,8 +129,8 @@ class Attention(TableLayer):
         )
 
     def _project(
-        self, x: K.Tensor, projections: Sequence[keras.layers.Dense], strides: int = 1
-    ) -> list[K.Tensor]:
+        self, x: Tensor, projections: Sequence[keras.layers.Dense], strides: int = 1
+    ) -> list[Tensor]:
         """Returns queries, keys and values, [b, h, w, num_heads * depth]; with strides, of fewer queries."""
         inputs = (x if strides == 1 else x[:, ::strides, ::strides], x, x)
         return [
@@ -140,8 +138,8 @@ class Attention(TableLayer):
         ]
 
     def _project_heads(
-        self, x: K.Tensor, projections: Sequence[keras.layers.Dense], scale: bool = True
-    ) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
+        self, x: Tensor, projections: Sequence[keras.layers.Dense], scale: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries, divided by the root of their depth, keys and values: [b * heads, h, w, depth]."""
         qkv = self._project(x, projections)
         queries, keys, values = (attention.split_heads(y, self.num_heads) for y in qkv)
@@ -169,7 +167,7 @@ class _MapAttention(Attention):
             map_size = per_axis(sides, 2, "map_size")
         self.map_size = map_size
 
-    def _build(self, input_shape: K.Shape) -> None:
+    def _build(self, input_shape: Shape) -> None:
         if self.map_size is None:
             if None in input_shape[1:3]:
                 hint = f"or set map_size of {type(self).__name__}, the largest map that its tables are for"
@@ -179,7 +177,7 @@ class _MapAttention(Attention):
         self.height_table = self._table("height_table", 2 * height - 1, self._key_dim)
         self.width_table = self._table("width_table", 2 * width - 1, self._key_dim)
 
-    def _tables(self, query_size: Sequence[Size]) -> list[K.Tensor]:
+    def _tables(self, query_size: Sequence[Size]) -> list[Tensor]:
         """Both tables in the compute dtype, checked to be long enough for the map."""
         tables = [self.height_table, self.width_table]
         for name, size, table in zip(
@@ -231,11 +229,11 @@ class GlobalAttention(_MapAttention):
       (2, 14, 10, 64)
     """
 
-    def _build(self, input_shape: K.Shape) -> None:
+    def _build(self, input_shape: Shape) -> None:
         super()._build(input_shape)
         self._qkv = self._projections(input_shape[-1])
 
-    def call(self, inputs: K.Tensor) -> K.Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         map_size = sizes(inputs)[1:3]
         # [b * heads, n, depth]
         queries, keys, values = map(_flat, self._project_heads(inputs, self._qkv))
@@ -249,9 +247,7 @@ class GlobalAttention(_MapAttention):
             K.reshape(outputs, [-1, *map_size, self._value_dim]), self.num_heads
         )
 
-    def chosen_weights(
-        self, inputs: K.Tensor, chosen: K.Tensor
-    ) -> tuple[K.Tensor, K.Tensor]:
+    def chosen_weights(self, inputs: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         map_size = sizes(inputs)[1:3]
         tables = self._tables(map_size)
         places = chosen // map_size[1], chosen % map_size[1]
@@ -285,21 +281,19 @@ class AxialAttention(_MapAttention):
       (2, 56, 40, 64)
     """
 
-    def _build(self, input_shape: K.Shape) -> None:
+    def _build(self, input_shape: Shape) -> None:
         super()._build(input_shape)
         self._along_height = self._projections(input_shape[-1], "height_")
         self._along_width = self._projections(
             self._value_dim * self.num_heads, "width_"
         )
 
-    def call(self, inputs: K.Tensor) -> K.Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         height_table, width_table = self._tables(sizes(inputs)[1:3])
         x = self._attend_in_columns(inputs, height_table)
         return self._attend_in_rows(x, self._along_width, width_table)
 
-    def chosen_weights(
-        self, inputs: K.Tensor, chosen: K.Tensor
-    ) -> tuple[K.Tensor, K.Tensor]:
+    def chosen_weights(self, inputs: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Attention`, of the attention along the width, to what that along the height returns."""
         map_size = height, width = sizes(inputs)[1:3]
         tables = self._tables(map_size)
@@ -314,15 +308,15 @@ class AxialAttention(_MapAttention):
         qkv = self._project_heads(x, self._along_width)
         return self._chosen_weights(qkv, places, tables, axes)
 
-    def _attend_in_columns(self, x: K.Tensor, table: K.Tensor) -> K.Tensor:
+    def _attend_in_columns(self, x: Tensor, table: Tensor) -> Tensor:
         """Attends within every column of [b, h, w, c]."""
         columns = K.transpose(x, [0, 2, 1, 3])
         columns = self._attend_in_rows(columns, self._along_height, table)
         return K.transpose(columns, [0, 2, 1, 3])
 
     def _attend_in_rows(
-        self, x: K.Tensor, projections: Sequence[keras.layers.Dense], table: K.Tensor
-    ) -> K.Tensor:
+        self, x: Tensor, projections: Sequence[keras.layers.Dense], table: Tensor
+    ) -> Tensor:
         """Attends within every row of [b, rows, n, c]."""
         rows, n = sizes(x)[1:3]
         queries, keys, values = (  # [b * heads * rows, n, depth]
@@ -388,10 +382,10 @@ class LinearAttention(Attention):
         check_known("feature map", feature_map, FEATURE_MAPS)
         self.feature_map = feature_map
 
-    def _build(self, input_shape: K.Shape) -> None:
+    def _build(self, input_shape: Shape) -> None:
         self._qkv = self._projections(input_shape[-1])
 
-    def call(self, inputs: K.Tensor) -> K.Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         map_size = sizes(inputs)[1:3]
         queries, keys, values = self._features(inputs)
         lambdas = K.matmul(keys, values, transpose_a=True)  # [b * heads, k, v]
@@ -400,9 +394,7 @@ class LinearAttention(Attention):
         )
         return attention.merge_heads(outputs, self.num_heads)
 
-    def chosen_weights(
-        self, inputs: K.Tensor, chosen: K.Tensor
-    ) -> tuple[K.Tensor, K.Tensor]:
+    def chosen_weights(self, inputs: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Attention`: f(q_n) . f(k_m), over the sum of that over m."""
         queries, keys, values = (
             K.reshape(x, [-1, self.num_heads, *x.shape[1:]])
@@ -411,7 +403,7 @@ class LinearAttention(Attention):
         queries = K.take(queries, chosen, axis=2)
         return K.matmul(queries, keys, transpose_b=True), values
 
-    def _features(self, inputs: K.Tensor) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
+    def _features(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns f(q), f(k) and values, normalized over depth and context, [b * heads, n, depth]."""
         queries, keys, values = map(
             _flat, self._project_heads(inputs, self._qkv, scale=False)
@@ -427,11 +419,11 @@ class LinearAttention(Attention):
         return queries, keys, values
 
 
-def _flat(x: K.Tensor) -> K.Tensor:
+def _flat(x: Tensor) -> Tensor:
     """[g, h, w, depth] -> [g, n, depth]."""
     g, height, width, depth = sizes(x)
     return K.reshape(x, [g, height * width, depth])
 
 
-def _log_elu_plus_one(x: K.Tensor) -> K.Tensor:
+def _log_elu_plus_one(x: Tensor) -> Tensor:
     return K.minimum(x, 0.0) + K.log(1.0 + K.relu(x))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.device import num_devices
 from lambdanet.backend.tensors import at_least_float32, sizes
 from lambdanet.errors import check_flags, invalid
@@ -52,10 +52,10 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
 
     def call(
         self,
-        inputs: K.Tensor,
+        inputs: Tensor,
         training: bool | None = None,
-        mask: K.Tensor | None = None,
-    ) -> Sequence[K.Tensor]:
+        mask: Tensor | None = None,
+    ) -> Sequence[Tensor]:
         if mask is None and self._takes_one_pass(training):
             return self._normalize_by(kernels.kernels_for_device().normalize, inputs)
         outputs = self._normalize(inputs, training, mask)
@@ -64,13 +64,13 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "synchronized": self.synchronized}
 
-    def compute_output_shape(self, input_shape: K.Shape) -> Any:
+    def compute_output_shape(self, input_shape: Shape) -> Any:
         b, *_, channels = input_shape
         return [tuple(input_shape), (b, channels)]
 
     def _normalize(
-        self, inputs: K.Tensor, training: bool | None, mask: K.Tensor | None
-    ) -> K.Tensor:
+        self, inputs: Tensor, training: bool | None, mask: Tensor | None
+    ) -> Tensor:
         """Like Keras's, but calls functions of `K` where they are faster or Keras's result is wrong."""
         rank = len(inputs.shape)
         dtype = K.dtype_name(inputs.dtype)
@@ -98,7 +98,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
             self, inputs, training=training, mask=mask
         )
 
-    def _normalize_by_mask(self, inputs: K.Tensor, mask: K.Tensor) -> K.Tensor:
+    def _normalize_by_mask(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Normalizes by the statistics of some positions, in two passes on every device.
 
         Args:
@@ -115,7 +115,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         counts = K.reshape(K.cast(mask, "bool"), [groups, -1, *shape[1:-1], 1])
         axes = list(range(1, len(shape)))
 
-        def average(y: K.Tensor) -> K.Tensor:  # [g, ..., c] -> [g, 1, ..., c]
+        def average(y: Tensor) -> Tensor:  # [g, ..., c] -> [g, 1, ..., c]
             if self.synchronized and K.ENGINE == "tensorflow":
                 moments = keras.ops.moments
                 return moments(y, axes, keepdims=True, synchronized=True)[0]
@@ -146,7 +146,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         is_local = not self.synchronized or K.ENGINE == "jax"
         return bool(is_local and self.center and self.scale)
 
-    def _normalize_by(self, normalize: Any, inputs: K.Tensor) -> list[K.Tensor]:
+    def _normalize_by(self, normalize: Any, inputs: Tensor) -> list[Tensor]:
         """Returns what a function returns before mean and variance, with which it updates the averages."""
         parameters = self._gamma_and_beta()
         *outputs, mean, variance = normalize(
@@ -155,18 +155,18 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         self._update_averages(mean, variance)
         return outputs
 
-    def _gamma_and_beta(self) -> tuple[K.Tensor, K.Tensor]:
+    def _gamma_and_beta(self) -> tuple[Tensor, Tensor]:
         shape = self.moving_mean.shape
         gamma = K.convert_to_tensor(self.gamma) if self.scale else K.ones(shape)
         beta = K.convert_to_tensor(self.beta) if self.center else K.zeros(shape)
         return gamma, beta
 
-    def _groups(self, inputs: K.Tensor) -> dict[str, int]:
+    def _groups(self, inputs: Tensor) -> dict[str, int]:
         """Returns the number of parts with statistics of their own, where that is not one."""
         groups = 1 if self.synchronized else devices_of(inputs.shape[0])
         return {} if groups == 1 else {"groups": groups}
 
-    def _update_averages(self, mean: K.Tensor, variance: K.Tensor) -> None:
+    def _update_averages(self, mean: Tensor, variance: Tensor) -> None:
         for average, value in (
             (self.moving_mean, mean),
             (self.moving_variance, variance),
@@ -180,15 +180,15 @@ class OnePassBatchNormalization(PooledBatchNormalization):
 
     def call(
         self,
-        inputs: K.Tensor,
+        inputs: Tensor,
         training: bool | None = None,
-        mask: K.Tensor | None = None,
-    ) -> K.Tensor:
+        mask: Tensor | None = None,
+    ) -> Tensor:
         if mask is None and self._takes_one_pass(training):
-            return self._normalize_by(kernels.kernels_for_device().normalize, inputs)[0]
+            return super().call(inputs, training)[0]
         return self._normalize(inputs, training, mask)
 
-    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
 
@@ -307,7 +307,7 @@ class ChannelAffine(Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def build(self, input_shape: K.Shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         channels = input_shape[-1]
         if channels is None:
             raise invalid("the number of channels", "known", tuple(input_shape))
@@ -317,8 +317,8 @@ class ChannelAffine(Layer):
         )
         super().build(input_shape)
 
-    def call(self, inputs: K.Tensor) -> K.Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return inputs * self.scale + self.offset
 
-    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)

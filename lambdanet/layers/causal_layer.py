@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.errors import InputError, check_count, invalid
 from lambdanet.layers.argument_checks import check_state
 from lambdanet.layers.layer import Layer
 from lambdanet.layers.position_embedding import PositionEmbedding
 from lambdanet.ops.position_term import Geometry
 
-# One dict of tensors for each lambda; see `CausalLayer.initial_state`.
-State: TypeAlias = "list[dict[str, K.Tensor]]"
+# The tensors of each lambda by name; see `CausalLayer.initial_state`.
+LambdaState: TypeAlias = dict[str, Tensor]
+State: TypeAlias = list[LambdaState]
 
 
 class CausalLayer(Layer):
@@ -31,7 +32,7 @@ class CausalLayer(Layer):
     key_dim: int
     position: PositionEmbedding | None
     geometry: Geometry
-    _map_size: K.Shape
+    _map_size: Shape
     _num_lambdas: int
     _value_dim: int
 
@@ -58,8 +59,8 @@ class CausalLayer(Layer):
         return self._zero_state([check_count("batch_size", batch_size), *size])
 
     def step(
-        self, inputs: K.Tensor, state: State, training: bool | None = None
-    ) -> tuple[K.Tensor, State]:
+        self, inputs: Tensor, state: State, training: bool | None = None
+    ) -> tuple[Tensor, State]:
         """Computes one position of a sequence, or one frame of a volume, after those of the state.
 
         Args:
@@ -83,7 +84,7 @@ class CausalLayer(Layer):
         )
         return outputs[(slice(None),) * axis + (0,)], state
 
-    def compute_output_spec(self, inputs: K.Tensor, **kwargs: Any) -> Any:
+    def compute_output_spec(self, inputs: Tensor, **kwargs: Any) -> Any:
         outputs = super().compute_output_spec(inputs, **kwargs)
         if not kwargs.get("return_state"):
             return outputs
@@ -126,7 +127,7 @@ class CausalLayer(Layer):
             zeros["maximum"] = zeros["maximum"] + lowest
         return [dict(zeros) for _ in range(self._num_lambdas)]
 
-    def _check_state(self, state: Any, inputs: K.Tensor, mask: Any) -> None:
+    def _check_state(self, state: Any, inputs: Tensor, mask: Any) -> None:
         """Checks a call with a state, or with None for one that returns its first."""
         if self.causal is False:
             raise invalid("causal", "True, 'time' or an axis, for a state", False)

@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.errors import check_count
 from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.layer import Layer, strided_shape
@@ -45,7 +45,7 @@ class CenteredMaxPooling2D(Layer):
         self.pool_size = check_scope(pool_size, "pool_size")
         self.strides = check_count("strides", strides)
 
-    def call(self, inputs: K.Tensor) -> K.Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         reach = self.pool_size // 2
         if kernels.kernels_for_device().repeats_edges:
             surrounded = _repeat_edges(_repeat_edges(inputs, 1, reach), 2, reach)
@@ -55,11 +55,11 @@ class CenteredMaxPooling2D(Layer):
             surrounded = K.pad(inputs, paddings, constant_values=lowest)
         return K.max_pool(surrounded, self.pool_size, self.strides, "VALID")
 
-    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(input_shape, self.strides)
 
 
-def _repeat_edges(x: K.Tensor, axis: int, count: int) -> K.Tensor:
+def _repeat_edges(x: Tensor, axis: int, count: int) -> Tensor:
     """Returns a map with its first and last positions along an axis repeated.
 
     Maxima are the same as with the lowest number around the map: a window centered on the map contains the

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.errors import check_count, invalid
 from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.layer import Layer, build_sublayer
@@ -58,7 +58,7 @@ class SqueezeExcite(Layer):
         self._expand = self._projection("expand", hidden, channels, "sigmoid")
         super().build(input_shape)
 
-    def call(self, inputs: K.Tensor | Sequence[K.Tensor]) -> K.Tensor:
+    def call(self, inputs: Tensor | Sequence[Tensor]) -> Tensor:
         x, means = (
             inputs
             if isinstance(inputs, (list, tuple))
@@ -68,7 +68,7 @@ class SqueezeExcite(Layer):
         gate = self._expand(self._reduce(means))[:, K.newaxis, K.newaxis]
         return kernels.kernels_for_device().scale_channels(x, gate)
 
-    def compute_output_shape(self, input_shape: Sequence[Any]) -> K.Shape:
+    def compute_output_shape(self, input_shape: Sequence[Any]) -> Shape:
         has_means = isinstance(input_shape[0], list | tuple)
         return tuple(input_shape[0] if has_means else input_shape)
 
@@ -127,7 +127,7 @@ class EfficientChannelAttention(Layer):
         )
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
-    def build(self, input_shape: K.Shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         size = self.kernel_size or _size_for(input_shape[-1])
         self.kernel = self.add_weight(
             name="kernel",
@@ -137,12 +137,12 @@ class EfficientChannelAttention(Layer):
         )
         super().build(input_shape)
 
-    def call(self, inputs: K.Tensor) -> K.Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         means = K.mean(inputs, axis=[1, 2])[..., K.newaxis]  # [b, c, 1]
         gate = K.sigmoid(K.conv(means, K.cast(self.kernel, means.dtype), 1, "SAME"))
         return inputs * K.transpose(gate, [0, 2, 1])[:, K.newaxis]
 
-    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
 

@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras, tensors
+from lambdanet.backend import Shape, Tensor, keras, tensors
 from lambdanet.backend.tensors import ceil_div, sizes
 from lambdanet.errors import (
     InputError,
@@ -36,7 +36,7 @@ class _BlockAttention(Attention):
         """Returns the side of a block, the reach of its window beyond it, and the length of the tables."""
         raise NotImplementedError
 
-    def _build(self, input_shape: K.Shape) -> None:
+    def _build(self, input_shape: Shape) -> None:
         depth = self._key_dim
         if self.positions == "concatenated":
             _check_even(depth)
@@ -46,7 +46,7 @@ class _BlockAttention(Attention):
         self.height_table = self._table("height_table", length, depth)
         self.width_table = self._table("width_table", length, depth)
 
-    def call(self, inputs: K.Tensor) -> K.Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         geometry = self._geometry()
         strides = geometry.strides
         qkv = self._project(inputs, self._qkv, strides)
@@ -59,9 +59,7 @@ class _BlockAttention(Attention):
             else outputs[:, :: self.strides, :: self.strides]
         )
 
-    def chosen_weights(
-        self, inputs: K.Tensor, chosen: K.Tensor
-    ) -> tuple[K.Tensor, K.Tensor]:
+    def chosen_weights(self, inputs: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         map_size = sizes(inputs)[1:3]
         width = ceil_div(map_size[1], self.strides)
         places = chosen // width * self.strides, chosen % width * self.strides
@@ -82,7 +80,7 @@ class _BlockAttention(Attention):
             block_size, halo_size, strides, offset_strides, self.mask_padding
         )
 
-    def _tables(self) -> list[K.Tensor]:
+    def _tables(self) -> list[Tensor]:
         """The embeddings for the offsets in height and in width, [length, k] each."""
         tables = [
             self._read(table, self.compute_dtype)
@@ -185,7 +183,7 @@ class HaloAttention(_BlockAttention):
         self.positions = positions
         self.compact_offsets = compact_offsets
 
-    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return strided_shape(super().compute_output_shape(input_shape), self.strides)
 
     def _sizes(self) -> tuple[int, int, int]:
@@ -263,7 +261,7 @@ class LocalAttention(_BlockAttention):
 
 
 @tensors.constant_folding
-def _widened(table: K.Tensor, before: int, after: int) -> K.Tensor:
+def _widened(table: Tensor, before: int, after: int) -> Tensor:
     """Adds zeros before and after the depth of a table, [length, k]."""
     return K.pad(table, [[0, 0], [before, after]])
 

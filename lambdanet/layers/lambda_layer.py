@@ -2,10 +2,10 @@
 """The lambda layer (Bello 2021, section 3)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.tensors import (
     PerAxis,
     at_least_float32,
@@ -31,7 +31,7 @@ from lambdanet.layers.argument_checks import (
     checked_shape,
 )
 from lambdanet.layers.batch_norm import BATCH_NORM, build_norm, copy_folded
-from lambdanet.layers.causal_layer import CausalLayer, State
+from lambdanet.layers.causal_layer import CausalLayer, LambdaState, State
 from lambdanet.layers.layer import (
     build_projection,
     copied_config,
@@ -50,6 +50,8 @@ from lambdanet.layers.position_embedding import (
 from lambdanet.ops import causal_content, content_lambdas, relative_positions
 from lambdanet.ops.position_term import Geometry
 
+Masks: TypeAlias = tuple[Tensor | None, Tensor | None]  # the mask and the padding mask
+
 
 class Projections(NamedTuple):
     """What the lambdas of a layer are made of and applied to, one tensor for each lambda, and its masks.
@@ -64,12 +66,12 @@ class Projections(NamedTuple):
       query_mask: the queries that are no padding, [b, *query_size]; None: all.
     """
 
-    queries: list[K.Tensor]
-    keys: list[K.Tensor | None]
-    values: list[K.Tensor]
-    mask: K.Tensor | None
-    padding_mask: K.Tensor | None
-    query_mask: K.Tensor | None
+    queries: list[Tensor]
+    keys: list[Tensor | None]
+    values: list[Tensor]
+    mask: Tensor | None
+    padding_mask: Tensor | None
+    query_mask: Tensor | None
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -255,15 +257,15 @@ class LambdaLayer(CausalLayer):
         self.embeddings_initializer = getattr(
             self.position, "embeddings_initializer", None
         )
-        self._context_shape: K.Shape | None = None
+        self._context_shape: Shape | None = None
 
     def __call__(
         self,
-        inputs: K.Tensor,
-        context: K.Tensor | None = None,
-        mask: K.Tensor | None = None,
-        padding_mask: K.Tensor | None = None,
-        initial_state: "State | None" = None,
+        inputs: Tensor,
+        context: Tensor | None = None,
+        mask: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        initial_state: State | None = None,
         return_state: bool = False,
         **kwargs: Any,
     ) -> Any:
@@ -284,13 +286,13 @@ class LambdaLayer(CausalLayer):
 
     def check_arguments(
         self,
-        inputs: K.Tensor,
-        context: K.Tensor | None,
-        mask: K.Tensor | None,
-        padding_mask: K.Tensor | None,
-        initial_state: "State | None",
+        inputs: Tensor,
+        context: Tensor | None,
+        mask: Tensor | None,
+        padding_mask: Tensor | None,
+        initial_state: State | None,
         return_state: bool = False,
-    ) -> tuple[K.Tensor | None, K.Tensor | None]:
+    ) -> Masks:
         """Checks the arguments of a call; returns the mask and the padding mask, which may be Keras's own.
 
         Raises:
@@ -310,7 +312,7 @@ class LambdaLayer(CausalLayer):
             self._check_state(initial_state, inputs, mask)
         return mask, padding_mask
 
-    def build(self, input_shape: K.Shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         input_shape = checked_shape(input_shape, "input")
         context_shape = checked_shape(self._context_shape or input_shape, "context")
         if len(context_shape) != len(input_shape):
@@ -354,12 +356,12 @@ class LambdaLayer(CausalLayer):
 
     def call(
         self,
-        inputs: K.Tensor,
-        context: K.Tensor | None = None,
-        mask: K.Tensor | None = None,
-        padding_mask: K.Tensor | None = None,
+        inputs: Tensor,
+        context: Tensor | None = None,
+        mask: Tensor | None = None,
+        padding_mask: Tensor | None = None,
         training: bool | None = None,
-        initial_state: "State | None" = None,
+        initial_state: State | None = None,
         return_state: bool = False,
     ) -> Any:
         """Computes the layer.
@@ -404,8 +406,8 @@ class LambdaLayer(CausalLayer):
         return (y, new_state) if return_state else y
 
     def compute_mask(
-        self, inputs: K.Tensor, previous_mask: K.Tensor | None = None
-    ) -> K.Tensor | None:
+        self, inputs: Tensor, previous_mask: Tensor | None = None
+    ) -> Tensor | None:
         """Returns Keras's mask of the outputs, [b, n]: with strides, of windows that are not all padding."""
         mask = compat.mask_of(inputs)
         if mask is None:
@@ -416,10 +418,10 @@ class LambdaLayer(CausalLayer):
 
     def project(
         self,
-        inputs: K.Tensor,
-        context: K.Tensor | None = None,
-        mask: K.Tensor | None = None,
-        padding_mask: K.Tensor | None = None,
+        inputs: Tensor,
+        context: Tensor | None = None,
+        mask: Tensor | None = None,
+        padding_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Projections:
         """Computes the queries, keys and values; arguments as in `call`, and checked."""
@@ -471,7 +473,7 @@ class LambdaLayer(CausalLayer):
             queries = [_without_padding(x, query_mask) for x in queries]
         return Projections(queries, keys, values, mask, padding_mask, query_mask)
 
-    def visible_shares(self, query_mask: K.Tensor, dtype: K.DType) -> K.Tensor:
+    def visible_shares(self, query_mask: Tensor, dtype: K.DType) -> Tensor:
         """Returns the share of each window that is no padding, [b, *output_size, 1, 1]."""
         visible = K.cast(query_mask, dtype)
         return self.geometry.pool(visible[..., K.newaxis, K.newaxis])
@@ -500,7 +502,7 @@ class LambdaLayer(CausalLayer):
             self._context_shape = tuple(config["context_shape"])
         super().build_from_config(config)
 
-    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         *leading, channels = strided_shape(input_shape, self.strides)
         return (*leading, self.filters or channels)
 
@@ -528,13 +530,13 @@ class LambdaLayer(CausalLayer):
 
     def _project(
         self,
-        x: K.Tensor,
+        x: Tensor,
         projection: Any,
         depth: list[int],
         norm: Any = None,
         training: bool | None = None,
-        mask: K.Tensor | None = None,
-    ) -> list[K.Tensor]:
+        mask: Tensor | None = None,
+    ) -> list[Tensor]:
         """Projects and normalizes: [b, *size, c] -> a list of one [b, *size, *depth] per lambda.
 
         One spatial axis serves every kind of input, and the axis of size 1 allows the fused batch
@@ -553,7 +555,7 @@ class LambdaLayer(CausalLayer):
             maps = K.unstack(y, self._num_lambdas, axis=2)
         return [K.reshape(x, [b, *size, *depth]) for x in maps]
 
-    def _softmax(self, queries: K.Tensor) -> K.Tensor:
+    def _softmax(self, queries: Tensor) -> Tensor:
         """Normalizes queries [b, *query_size, h, k] over their depth."""
         flat = at_least_float32(content_lambdas.flatten_map(queries))
         return K.reshape(K.cast(K.softmax(flat), self.compute_dtype), sizes(queries))
@@ -562,10 +564,10 @@ class LambdaLayer(CausalLayer):
         self,
         index: int,
         qkv: Sequence[Any],
-        masks: tuple[K.Tensor | None, K.Tensor | None],
-        state: dict[str, K.Tensor] | None,
+        masks: Masks,
+        state: LambdaState | None,
         training: bool | None,
-    ) -> tuple[K.Tensor, dict[str, K.Tensor]]:
+    ) -> tuple[Tensor, LambdaState]:
         """Applies lambda number `index`, the sum of content and positions.
 
         Args:
@@ -602,10 +604,10 @@ class LambdaLayer(CausalLayer):
         self,
         index: int,
         qkv: Sequence[Any],
-        masks: tuple[K.Tensor | None, K.Tensor | None],
-        state: dict[str, K.Tensor] | None,
+        masks: Masks,
+        state: LambdaState | None,
         training: bool | None,
-    ) -> tuple[K.Tensor, dict[str, K.Tensor]]:
+    ) -> tuple[Tensor, LambdaState]:
         """Adds the outputs of content and positions: masked and causal queries have their own lambdas."""
         mask, _ = masks
         outputs = []
@@ -640,12 +642,12 @@ class LambdaLayer(CausalLayer):
 
     def _apply_content(
         self,
-        queries: K.Tensor,
-        keys: K.Tensor,
-        values: K.Tensor,
-        masks: tuple[K.Tensor | None, K.Tensor | None],
-        state: dict[str, K.Tensor] | None,
-    ) -> tuple[K.Tensor, dict[str, K.Tensor]]:
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        masks: Masks,
+        state: LambdaState | None,
+    ) -> tuple[Tensor, LambdaState]:
         """Applies content lambdas: one for all queries, those of a mask, or those of what came before."""
         mask, padding_mask = masks
         if mask is not None or self.causal_axis is None:
@@ -672,7 +674,7 @@ class LambdaLayer(CausalLayer):
         return outputs, sums._asdict()
 
 
-def _without_padding(x: K.Tensor, mask: K.Tensor) -> K.Tensor:
+def _without_padding(x: Tensor, mask: Tensor) -> Tensor:
     """Replaces padding by zeros: [b, *size, x, y], under a mask [b, *size] or [b, m]."""
     mask = K.reshape(mask, [*sizes(x)[:-2], 1, 1])
     return K.where(mask, x, K.zeros([], x.dtype))

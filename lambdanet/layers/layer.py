@@ -2,12 +2,12 @@
 """The base class of all layers, copies of layers, and sublayers that are built with their parent."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from lambdanet import backend as K
 from lambdanet import which_keras
-from lambdanet.backend import compat, keras, tensors
+from lambdanet.backend import Shape, compat, keras, tensors
 from lambdanet.errors import InputError, check_flags, invalid
 from lambdanet.ops import kernels
 
@@ -15,19 +15,40 @@ from lambdanet.ops import kernels
 FUNCTIONS = ("activation", "initializer", "regularizer", "constraint")
 
 
-class Layer(compat.BaseLayer):
-    """A layer that rejects empty maps, and calls from tf_keras, which would neither train nor save it.
+class Layer(keras.layers.Layer):
+    """A layer that rejects empty maps, padding masks, and calls from tf_keras.
+
+    A model of tf_keras would neither train nor save it.
+
+    Attributes:
+      INFERENCE_OPTIONS: the arguments that differ in a copy for inference.
+      reads_padding_masks: whether sequences may have Keras's padding masks.
 
     Raises:
-      InputError: when called with a map that has a side of 0, or with a tensor, by a layer or by a model of
-        tf_keras.
+      InputError: when called with a map that has a side of 0, with a padding mask, or with a tensor, by a
+        layer or by a model of tf_keras.
     """
 
-    INFERENCE_OPTIONS: ClassVar[dict[str, Any]] = {}  # of a copy for inference
+    INFERENCE_OPTIONS: ClassVar[dict[str, Any]] = {}
+    reads_padding_masks = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        _check_call(self, K.flatten([args, kwargs]))
+        name = type(self).__name__
+        which_keras.check_caller(self)
+        for value in K.flatten([args, kwargs]):
+            which_keras.check_keras_3(value, f"an input of {name}")
+            shape = getattr(value, "shape", ())
+            if getattr(shape, "rank", 0) is not None and 0 in tuple(shape)[1:]:
+                raise invalid("each side of a map", "at least 1", tuple(shape))
+            has_mask = compat.mask_of(value) is not None
+            if has_mask and not (self.reads_padding_masks and len(shape) == 3):
+                raise InputError(
+                    f"{name} takes no padding mask, such as that of an Embedding"
+                )
         return super().__call__(*args, **kwargs)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """Never propagates masks."""
 
     def for_inference(self) -> "Layer":
         """Returns a copy with the same outputs at inference, for `lambdanet.for_inference`."""
@@ -101,7 +122,7 @@ class TableLayer(Layer):
         return tensors.cast(table, dtype)
 
 
-def strided_shape(shape: K.Shape, strides: tensors.PerAxis) -> K.Shape:
+def strided_shape(shape: Shape, strides: tensors.PerAxis) -> Shape:
     """Returns the shape of maps with strides: [b, *size, c] -> [b, *size / strides, c], rounded up."""
     b, *size, channels = shape
     steps = tensors.per_axis(strides, len(size), "strides")
@@ -151,9 +172,7 @@ def copied_config(layer: keras.layers.Layer) -> dict[str, Any]:
     }
 
 
-def build_sublayer(
-    layer: keras.layers.Layer, input_shape: K.Shape
-) -> keras.layers.Layer:
+def build_sublayer(layer: keras.layers.Layer, input_shape: Shape) -> keras.layers.Layer:
     """Creates the variables of a sublayer now, under its own name, and returns it.
 
     A layer that builds its sublayers in its own `build` has all its variables as soon as its input shape is
@@ -186,12 +205,3 @@ def build_projection(
 def _quantization(part: keras.layers.Layer) -> str | None:
     """The mode in which a layer is quantized; None: in none."""
     return getattr(part, "quantization_mode", None)
-
-
-def _check_call(layer: Layer, arguments: Sequence[Any]) -> None:
-    which_keras.check_caller(layer)
-    for value in arguments:
-        which_keras.check_keras_3(value, f"an input of {type(layer).__name__}")
-        shape = getattr(value, "shape", ())
-        if getattr(shape, "rank", 0) is not None and 0 in tuple(shape)[1:]:
-            raise invalid("each side of a map", "at least 1", tuple(shape))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras, tensors
+from lambdanet.backend import Tensor, compat, keras, tensors
 from lambdanet.errors import (
     InputError,
     check_count,
@@ -106,15 +106,15 @@ class PositionEmbedding(TableLayer):
 
     def call(
         self,
-        queries: K.Tensor,
-        values: K.Tensor,
+        queries: Tensor,
+        values: Tensor,
         index: int,
         geometry: Geometry,
-        mask: K.Tensor | None = None,
-        content: K.Tensor | None = None,
+        mask: Tensor | None = None,
+        content: Tensor | None = None,
         training: bool | None = None,
         has_past: bool = False,
-    ) -> K.Tensor:
+    ) -> Tensor:
         """Applies the position lambdas of one lambda to their queries.
 
         Args:
@@ -141,13 +141,13 @@ class PositionEmbedding(TableLayer):
 
     def pair_embeddings(
         self,
-        queries: K.Tensor,
-        values: K.Tensor,
+        queries: Tensor,
+        values: Tensor,
         index: int,
         geometry: Geometry,
         chosen: Any,
         has_past: bool = False,
-    ) -> K.Tensor:
+    ) -> Tensor:
         """Returns the embeddings of some queries and all context positions, zeros out of scope.
 
         Args:
@@ -171,11 +171,11 @@ class PositionEmbedding(TableLayer):
         raise invalid("the positions", accepted, type(self).__name__)
 
     def _apply_term(
-        self, term: PositionTerm, mask: K.Tensor | None, has_past: bool
-    ) -> K.Tensor:
+        self, term: PositionTerm, mask: Tensor | None, has_past: bool
+    ) -> Tensor:
         raise NotImplementedError
 
-    def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> K.Tensor:
+    def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> Tensor:
         raise NotImplementedError
 
     def serialize(self) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class PositionEmbedding(TableLayer):
             name="table", shape=[*lambdas, *shape, *depth], initializer=initializer
         )
 
-    def _table_of(self, index: int, dtype: K.DType) -> K.Tensor:
+    def _table_of(self, index: int, dtype: K.DType) -> Tensor:
         """The table of one lambda, [..., k, u]."""
         tables = self._read(self.table, dtype)
         table = tables[index] if self.num_lambdas > 1 else tables
@@ -283,8 +283,8 @@ class RelativePositionEmbedding(PositionEmbedding):
             )
 
     def _apply_term(
-        self, term: PositionTerm, mask: K.Tensor | None, has_past: bool
-    ) -> K.Tensor:
+        self, term: PositionTerm, mask: Tensor | None, has_past: bool
+    ) -> Tensor:
         term = self._with_whole_table(term, has_past)
         if mask is None:
             outputs = position_lambdas.apply_term(term, self.implementation)
@@ -296,7 +296,7 @@ class RelativePositionEmbedding(PositionEmbedding):
             )
         return self._with_bias(outputs, term) if self.use_bias else outputs
 
-    def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> K.Tensor:
+    def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> Tensor:
         term = self._with_whole_table(term, has_past)
         axes = cut_axes(term, None)
         return relative_positions.read_pairs(term.table, axes, chosen)
@@ -321,7 +321,7 @@ class RelativePositionEmbedding(PositionEmbedding):
             scope // 2 * tensors.per_axis(self.dilation, self._rank)[self.causal_axis]
         )
 
-    def _with_bias(self, outputs: K.Tensor, term: PositionTerm) -> K.Tensor:
+    def _with_bias(self, outputs: Tensor, term: PositionTerm) -> Tensor:
         queries = content_lambdas.flatten_map(term.geometry.pool(term.queries))
         # No einsum with an ellipsis; see `relative_positions.resize_table`.
         added = K.matmul(queries, K.cast(self.bias, queries.dtype)[:, K.newaxis])
@@ -361,7 +361,7 @@ class RelativePositionEmbedding(PositionEmbedding):
             sides.append((side or size) if r is None else None)
         return tuple(sides)
 
-    def _fitted(self, term: PositionTerm, scopes: Sequence[int | None]) -> K.Tensor:
+    def _fitted(self, term: PositionTerm, scopes: Sequence[int | None]) -> Tensor:
         """Fits a table to maps of another size, along the axes of the scope None."""
         lengths = list(term.scope)
         axes = term.geometry.along(len(scopes))
@@ -426,8 +426,8 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         self.table = self._add_table([self.num_queries, self.num_context])
 
     def _apply_term(
-        self, term: PositionTerm, mask: K.Tensor | None, has_past: bool
-    ) -> K.Tensor:
+        self, term: PositionTerm, mask: Tensor | None, has_past: bool
+    ) -> Tensor:
         n, m = self._checked_counts(term)
         embeddings = _first_pairs(term.table, n, m)
         if self.causal_axis is not None:
@@ -445,7 +445,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         )
         return term.geometry.pool(outputs)
 
-    def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> K.Tensor:
+    def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> Tensor:
         _, m = self._checked_counts(term)
         return K.take(K.convert_to_tensor(term.table), chosen, axis=0)[:, :m]
 
@@ -489,7 +489,7 @@ def _count(name: str, count: Any, size: Sequence[int | None]) -> int:
 
 
 @tensors.constant_folding
-def _first_pairs(table: K.Tensor, n: tensors.Size, m: tensors.Size) -> K.Tensor:
+def _first_pairs(table: Tensor, n: tensors.Size, m: tensors.Size) -> Tensor:
     """Returns the embeddings of the first queries and context positions: [.., .., k, u] -> [n, k, m * u]."""
     *_, k, u = table.shape
     return K.reshape(

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.tensors import sizes
 from lambdanet.errors import InputError, invalid
 from lambdanet.layers.argument_checks import check_scope
-from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.layers.causal_layer import LambdaState
+from lambdanet.layers.lambda_layer import LambdaLayer, Masks
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
 
 # Arguments of a lambda layer that have one value here.
@@ -66,13 +67,13 @@ class SliceLambdaLayer(LambdaLayer):
             name="slice_position",
         )
 
-    def __call__(self, inputs: K.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
         others = [*args, *(x for name, x in kwargs.items() if name != "training")]
         if any(x is not None and x is not False for x in others):
             raise InputError("a SliceLambdaLayer takes no context, mask or state")
         return super().__call__(inputs, **kwargs)
 
-    def build(self, input_shape: K.Shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         if len(input_shape) != 5:
             accepted = "[b, slices, h, w, c]"
             raise invalid("the shape of the input", accepted, tuple(input_shape))
@@ -89,10 +90,10 @@ class SliceLambdaLayer(LambdaLayer):
         self,
         index: int,
         qkv: Sequence[Any],
-        masks: tuple[K.Tensor | None, K.Tensor | None],
-        state: dict[str, K.Tensor] | None,
+        masks: Masks,
+        state: LambdaState | None,
         training: bool | None,
-    ) -> tuple[K.Tensor, dict[str, K.Tensor]]:
+    ) -> tuple[Tensor, LambdaState]:
         queries, _, values = qkv  # [b, slices, h, w, ...]
         b, slices, height, width = sizes(queries)[:4]
         one_slice = [b * slices, height, width]
@@ -111,6 +112,6 @@ class SliceLambdaLayer(LambdaLayer):
         return _with_axes(outputs, [b, slices, height, width]), {}
 
 
-def _with_axes(x: K.Tensor | None, axes: list[Any]) -> K.Tensor | None:
+def _with_axes(x: Tensor | None, axes: list[Any]) -> Tensor | None:
     """Returns the same positions along other axes, with the last two as they are."""
     return None if x is None else K.reshape(x, [*axes, *sizes(x)[-2:]])

@@ -4,7 +4,7 @@
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.errors import check_natural
 from lambdanet.layers.argument_checks import check_rates
 from lambdanet.layers.layer import Layer
@@ -39,15 +39,15 @@ class StochasticDepth(Layer):
             rate, seed=self.seed, dtype=self.dtype_policy
         )
 
-    def build(self, input_shape: K.Shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         self._dropout.build(input_shape)
         super().build(input_shape)
 
-    def call(self, inputs: K.Tensor, training: bool | None = None) -> K.Tensor:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         kept = K.ones(
             [K.shape(inputs)[0]] + [1] * (len(inputs.shape) - 1), inputs.dtype
         )
         return inputs * self._dropout(kept, training=training)
 
-    def compute_output_shape(self, input_shape: K.Shape) -> K.Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)

@@ -11,18 +11,18 @@ import dataclasses
 from collections.abc import Sequence
 
 from lambdanet import backend as K
-from lambdanet.backend import tensors
+from lambdanet.backend import Tensor, tensors
 from lambdanet.backend.tensors import Size, at_least_float32
 from lambdanet.ops.relative_positions import PairAxis, read_rows
 
 
 def attend(
-    queries: K.Tensor,
-    keys: K.Tensor,
-    values: K.Tensor,
-    bias: K.Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor,
     fold_means: bool = True,
-) -> K.Tensor:
+) -> Tensor:
     """Returns softmax(queries keys^T + bias) values, the softmax over m in float32 or better.
 
     The gradient of the logits is weights * (d_weights - mean), with the mean of d_weights under the weights.
@@ -42,13 +42,13 @@ def attend(
 
     @K.custom_gradient
     def run(
-        queries: K.Tensor, keys: K.Tensor, values: K.Tensor, bias: K.Tensor
-    ) -> tuple[K.Tensor, K.Gradient]:
+        queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor
+    ) -> tuple[Tensor, K.Gradient]:
         logits = clip_to_finite(K.matmul(queries, keys, transpose_b=True) + bias)
         weights = K.cast(K.softmax(at_least_float32(logits)), values.dtype)
         outputs = K.matmul(weights, values)
 
-        def gradient(upstream: K.Tensor) -> tuple[K.Tensor, ...]:
+        def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
             means = K.sum(
                 at_least_float32(upstream) * at_least_float32(outputs),
                 -1,
@@ -81,14 +81,14 @@ def attend(
     return run(queries, keys, values, bias)
 
 
-def clip_to_finite(logits: K.Tensor) -> K.Tensor:
+def clip_to_finite(logits: Tensor) -> Tensor:
     """Returns logits that are finite in float16, past the range of which a softmax would give NaN."""
     if K.dtype_name(logits.dtype) == "float16":
         return K.minimum(logits, K.dtype_max(logits.dtype))
     return logits
 
 
-def split_heads(x: K.Tensor, groups: int) -> K.Tensor:
+def split_heads(x: Tensor, groups: int) -> Tensor:
     """Makes every head, or group of heads, an example: [b, h, w, groups * c] -> [b * groups, h, w, c]."""
     b, height, width, channels = tensors.sizes(x)
     x = K.reshape(x, [b, height * width, groups, channels // groups])
@@ -97,7 +97,7 @@ def split_heads(x: K.Tensor, groups: int) -> K.Tensor:
     )
 
 
-def merge_heads(x: K.Tensor, groups: int) -> K.Tensor:
+def merge_heads(x: Tensor, groups: int) -> Tensor:
     """Puts the heads side by side again, the inverse of `split_heads`."""
     g, height, width, c = tensors.sizes(x)
     x = K.transpose(
@@ -107,20 +107,20 @@ def merge_heads(x: K.Tensor, groups: int) -> K.Tensor:
 
 
 @tensors.constant_folding
-def axis_embeddings(table: K.Tensor, axis: PairAxis) -> K.Tensor:
+def axis_embeddings(table: Tensor, axis: PairAxis) -> Tensor:
     """Expands a table of the offsets along one axis, [r, k], into one embedding per pair, [n, m, k]."""
     return read_rows(table[K.newaxis, :, K.newaxis], axis)[0, :, 0]
 
 
-def relative_logits(queries: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
+def relative_logits(queries: Tensor, embeddings: Tensor) -> Tensor:
     """Returns each query's products with its own embeddings: [g, n, k], [n, e, k] -> [g, n, e]."""
     by_position = K.transpose(queries, [1, 0, 2])
     return K.transpose(K.matmul(by_position, embeddings, transpose_b=True), [1, 0, 2])
 
 
 def map_logits(
-    queries: K.Tensor, tables: Sequence[K.Tensor], axes: Sequence[PairAxis]
-) -> K.Tensor:
+    queries: Tensor, tables: Sequence[Tensor], axes: Sequence[PairAxis]
+) -> Tensor:
     """Returns the logits of the rows and of the columns of a map, for `map_bias` to add up.
 
     Args:
@@ -134,7 +134,7 @@ def map_logits(
     return relative_logits(queries, map_embeddings(tables, axes))
 
 
-def map_embeddings(tables: Sequence[K.Tensor], axes: Sequence[PairAxis]) -> K.Tensor:
+def map_embeddings(tables: Sequence[Tensor], axes: Sequence[PairAxis]) -> Tensor:
     """Returns the embeddings of a map's rows and columns for each query: [n, height + width, k]."""
     embeddings = outer_concat(*map(axis_embeddings, tables, axes))
     height, width, e, k = tensors.sizes(embeddings)
@@ -142,7 +142,7 @@ def map_embeddings(tables: Sequence[K.Tensor], axes: Sequence[PairAxis]) -> K.Te
 
 
 @tensors.constant_folding
-def outer_concat(rows: K.Tensor, columns: K.Tensor) -> K.Tensor:
+def outer_concat(rows: Tensor, columns: Tensor) -> Tensor:
     """Concatenates, at each position of a map, the entries of its row and of its column.
 
     The shapes are [height, a, ...], [width, b, ...] -> [height, width, a + b, ...].
@@ -154,7 +154,7 @@ def outer_concat(rows: K.Tensor, columns: K.Tensor) -> K.Tensor:
     return K.concatenate([rows, columns], axis=2)
 
 
-def map_bias(logits: K.Tensor, context_size: Sequence[Size]) -> K.Tensor:
+def map_bias(logits: Tensor, context_size: Sequence[Size]) -> Tensor:
     """Adds the logits of its row and column for every context position: [g, n, height + width] -> [g, n, m].
 
     One product with a constant of 0 and 1 does this faster than adding along two broadcast axes, and so does
@@ -169,7 +169,7 @@ def map_bias(logits: K.Tensor, context_size: Sequence[Size]) -> K.Tensor:
 
 
 @tensors.cache_by_size
-def rows_and_columns(height: Size, width: Size, dtype: K.DType) -> K.Tensor:
+def rows_and_columns(height: Size, width: Size, dtype: K.DType) -> Tensor:
     """1 where a position of a map is in a row or in a column of it, [height + width, m]."""
     in_row = K.repeat(K.eye(height, dtype=dtype), width, axis=1)
     in_column = K.tile(K.eye(width, dtype=dtype), [1, height])
@@ -187,18 +187,18 @@ class ChosenAxis:
       padding: the context positions before those of the map.
     """
 
-    rows: K.Tensor | None
-    visible: K.Tensor
+    rows: Tensor | None
+    visible: Tensor
     size: int
     padding: int = 0
 
 
 def chosen_weights(
-    queries: K.Tensor,
-    keys: K.Tensor,
-    tables: Sequence[K.Tensor],
+    queries: Tensor,
+    keys: Tensor,
+    tables: Sequence[Tensor],
     axes: Sequence[ChosenAxis],
-) -> K.Tensor:
+) -> Tensor:
     """Returns the weights of softmax attention for some queries alone.
 
     Args:
@@ -238,8 +238,8 @@ def chosen_weights(
 
 
 def mask_to_bias(
-    visible: K.Tensor, dtype: K.DType, hidden: float | None = None
-) -> K.Tensor:
+    visible: Tensor, dtype: K.DType, hidden: float | None = None
+) -> Tensor:
     """Returns the bias of a mask: 0 where `visible`, else a value that makes the weight zero.
 
     That is `hidden`, or else far below any logit, and finite, because it takes part in products with zeros.
@@ -249,5 +249,5 @@ def mask_to_bias(
     return K.where(visible, K.zeros([], dtype), K.cast(hidden, dtype))
 
 
-def _transposed(x: K.Tensor) -> K.Tensor:
+def _transposed(x: Tensor) -> Tensor:
     return K.transpose(x, [0, 2, 1])

@@ -22,7 +22,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from lambdanet import backend as K
-from lambdanet.backend import tensors
+from lambdanet.backend import Tensor, tensors
 from lambdanet.backend.tensors import Size, ceil_div, product, sizes
 from lambdanet.ops.relative_positions import PairAxis
 
@@ -40,7 +40,7 @@ class BlockAxis(PairAxis):
     step: Size = 1
 
 
-def split(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
+def split(x: Tensor, axes: Sequence[BlockAxis]) -> Tensor:
     """Cuts a map into blocks: [b, *size, ...] -> [b * blocks, n, ...], padded with zeros at the end.
 
     With two axes, which make p x q blocks of r x s queries of c numbers, the shapes are [b, p * r, q * s, c],
@@ -58,7 +58,7 @@ def split(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
     return K.reshape(x, [b * num_blocks(axes), n, *depth])
 
 
-def merge(x: K.Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
+def merge(x: Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]) -> Tensor:
     """Puts blocks together again, the inverse of `split`: [b * blocks, n, ...] -> [b, *size, ...].
 
     With two axes the shapes are [b * q * p, r * s, ...], [b, q, p * r, s * c], [b, p * r, q, s * c] and
@@ -98,7 +98,7 @@ def num_blocks(axes: Sequence[BlockAxis]) -> Size:
     return product([axis.count for axis in axes])
 
 
-def gather_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
+def gather_windows(x: Tensor, axes: Sequence[BlockAxis]) -> Tensor:
     """Gathers all windows in one step: [b, *size, c] -> [b * blocks, m, c].
 
     A position is in a few known windows, so the gradient is a gather and a sum as well, many times faster
@@ -109,8 +109,8 @@ def gather_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
     m = _window_size(axes)
 
     @K.custom_gradient
-    def gather(flat: K.Tensor) -> tuple[K.Tensor, K.Gradient]:
-        def grad(upstream: K.Tensor) -> K.Tensor:
+    def gather(flat: Tensor) -> tuple[Tensor, K.Gradient]:
+        def grad(upstream: Tensor) -> Tensor:
             places = _places_in_windows(tuple(axes), tuple(size))
             return K.sum(
                 _gather_rows(K.reshape(upstream, [b, blocks * m, c]), places), axis=2
@@ -123,12 +123,12 @@ def gather_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
     return gather(K.reshape(x, [b, product(size), c]))
 
 
-Gather = Callable[[K.Tensor, Sequence[BlockAxis]], K.Tensor]
+Gather = Callable[[Tensor, Sequence[BlockAxis]], Tensor]
 
 
 def extract_windows(
-    x: K.Tensor, axes: Sequence[BlockAxis], gather: Gather = gather_windows
-) -> K.Tensor:
+    x: Tensor, axes: Sequence[BlockAxis], gather: Gather = gather_windows
+) -> Tensor:
     """Cuts a map into the windows of its blocks, zero outside: [b, *size, c] -> [b * blocks, m, c].
 
     `gather` collects the windows, unless there is just one with the whole map.
@@ -141,7 +141,7 @@ def extract_windows(
 
 
 @tensors.cache_by_size
-def window_positions(axis: BlockAxis, size: Size) -> K.Tensor:
+def window_positions(axis: BlockAxis, size: Size) -> Tensor:
     """Returns the position at each place of each window, [count, window]; -1 outside the map."""
     starts = axis.step * K.arange(axis.count)[:, K.newaxis]
     positions = starts + axis.first_context + K.arange(axis.num_context)
@@ -152,13 +152,13 @@ def _window_size(axes: Sequence[BlockAxis]) -> Size:
     return product([axis.num_context for axis in axes])
 
 
-def _gather_rows(x: K.Tensor, rows: K.Tensor) -> K.Tensor:
+def _gather_rows(x: Tensor, rows: Tensor) -> Tensor:
     """Rows of [b, n, c] by number, [b, *rows, c]; zeros for the number -1."""
     return K.take(K.pad(x, [[0, 0], [1, 0], [0, 0]]), rows + 1, axis=1)
 
 
 @tensors.cache_by_size
-def _sources(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
+def _sources(axes: Sequence[BlockAxis], size: Sequence[Size]) -> Tensor:
     """The position of the flattened map at each place of each window, [blocks, m]; -1 outside the map."""
     positions = []
     for i, axis in enumerate(axes):
@@ -170,7 +170,7 @@ def _sources(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
 
 
 @tensors.cache_by_size
-def _places_in_windows(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Tensor:
+def _places_in_windows(axes: Sequence[BlockAxis], size: Sequence[Size]) -> Tensor:
     """The places in all windows that show each position, [n, windows that overlap]; -1 for fewer.
 
     The module's docstring has an example. Along one axis, a position is `offset` places into a window that
@@ -188,7 +188,7 @@ def _places_in_windows(axes: Sequence[BlockAxis], size: Sequence[Size]) -> K.Ten
     return _outer_sum(places)
 
 
-def _outer_sum(indices: Sequence[K.Tensor], first_fastest: bool = False) -> K.Tensor:
+def _outer_sum(indices: Sequence[Tensor], first_fastest: bool = False) -> Tensor:
     """Sums of all combinations along axes, [a_i, b_i] -> [a, b]; -1 where one is far below zero.
 
     The last axis varies fastest in b, and in a too or, as in the order of blocks, the first one.

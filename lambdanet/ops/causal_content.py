@@ -17,6 +17,7 @@ rounding error of the sums (as in Knuth's "two-sum"), which keeps them exact ove
 from typing import NamedTuple
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.ops import content_lambdas
 
@@ -30,21 +31,21 @@ class State(NamedTuple):
       error: what rounding has cut off from the sums, of the same shape.
     """
 
-    maximum: K.Tensor
-    total: K.Tensor
-    error: K.Tensor
+    maximum: Tensor
+    total: Tensor
+    error: Tensor
 
 
 def apply(
-    queries: K.Tensor,
-    keys: K.Tensor,
-    values: K.Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
     normalization: str | None = "softmax",
     axis: int = 0,
     strides: int = 1,
-    padding_mask: K.Tensor | None = None,
+    padding_mask: Tensor | None = None,
     state: State | None = None,
-) -> tuple[K.Tensor, State]:
+) -> tuple[Tensor, State]:
     """Applies the content lambdas of the frames up to each query's.
 
     Args:
@@ -93,7 +94,7 @@ def apply(
     return K.reshape(outputs, [*query_shape, h, v]), state
 
 
-def _frames(x: K.Tensor, axis: int) -> list[K.Tensor]:
+def _frames(x: Tensor, axis: int) -> list[Tensor]:
     """[b, *size, x, u] -> one [b, t, positions, x] for each u, the positions of each frame along `axis`."""
     b, *size, depth, u = sizes(x)
     flat = content_lambdas.flatten_map(x)
@@ -106,7 +107,7 @@ def _frames(x: K.Tensor, axis: int) -> list[K.Tensor]:
     return frames
 
 
-def _move_axis(x: K.Tensor, source: int, destination: int) -> K.Tensor:
+def _move_axis(x: Tensor, source: int, destination: int) -> Tensor:
     if source == destination:
         return x
     order = [number for number in range(len(x.shape)) if number != source]
@@ -115,8 +116,8 @@ def _move_axis(x: K.Tensor, source: int, destination: int) -> K.Tensor:
 
 
 def _sums_of_frames(
-    keys: K.Tensor, values: K.Tensor, normalization: str | None
-) -> tuple[K.Tensor, K.Tensor]:
+    keys: Tensor, values: Tensor, normalization: str | None
+) -> tuple[Tensor, Tensor]:
     """Sums over each frame: [b, t, positions, k], [b, t, positions, v] -> [b, t, k, 1], [b, t, k, v + 1].
 
     The sums are those of weighted values and, in the last column, of what `_normalized` divides by.
@@ -139,8 +140,8 @@ def _sums_of_frames(
 
 
 def _merge_sums(
-    first: tuple[K.Tensor, K.Tensor], second: tuple[K.Tensor, K.Tensor]
-) -> tuple[K.Tensor, K.Tensor]:
+    first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
     """Joins the sums over two parts of a sequence: the largest keys [..., 1], and the sums in their units."""
     maximum = K.maximum(first[0], second[0])
     in_units_of_first = first[1] * K.exp(first[0] - maximum)
@@ -149,8 +150,8 @@ def _merge_sums(
 
 
 def _add_to_state(
-    state: State, maximum: K.Tensor, total: K.Tensor
-) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
+    state: State, maximum: Tensor, total: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Adds the sums of a state to those up to each frame after it, with the rounding error of that."""
     earlier_maximum, earlier, earlier_error = (x[:, K.newaxis] for x in state)
     units = K.maximum(earlier_maximum, maximum)
@@ -161,9 +162,7 @@ def _add_to_state(
     return units, total, error
 
 
-def add_exactly(
-    total: K.Tensor, error: K.Tensor, added: K.Tensor
-) -> tuple[K.Tensor, K.Tensor]:
+def add_exactly(total: Tensor, error: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
     """Adds to a sum whose rounding error is kept, so that any number of additions is exact.
 
     Args:
@@ -180,7 +179,7 @@ def add_exactly(
     return new, (total - (new - rest)) + (added - rest)
 
 
-def _normalized(total: K.Tensor, normalization: str | None) -> K.Tensor:
+def _normalized(total: Tensor, normalization: str | None) -> Tensor:
     """Divides sums [..., v + 1] by their last column, as the normalization of the keys has it: [..., v]."""
     sums = total[..., :-1]
     divisor = total[..., -1:]

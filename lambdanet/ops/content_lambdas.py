@@ -2,13 +2,14 @@
 """Content lambdas and their products with queries, global and masked (Bello 2021, equation 1)."""
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.errors import invalid
 
 KEY_NORMALIZATIONS = ("softmax", "l2", None)
 
 
-def as_boolean(mask: K.Tensor, name: str = "mask") -> K.Tensor:
+def as_boolean(mask: Tensor, name: str = "mask") -> Tensor:
     """Returns a mask as booleans; integers other than 0 are true.
 
     Args:
@@ -27,7 +28,7 @@ def as_boolean(mask: K.Tensor, name: str = "mask") -> K.Tensor:
     return K.cast(mask, "bool")
 
 
-def _has_two_values(mask: K.Tensor) -> bool:
+def _has_two_values(mask: Tensor) -> bool:
     """Returns whether a mask is known to have no values but 0 and 1."""
     try:
         values = K.convert_to_numpy(mask)
@@ -36,9 +37,7 @@ def _has_two_values(mask: K.Tensor) -> bool:
     return bool(((values == 0) | (values == 1)).all())
 
 
-def visible_pairs(
-    mask: K.Tensor | None, padding_mask: K.Tensor | None
-) -> K.Tensor | None:
+def visible_pairs(mask: Tensor | None, padding_mask: Tensor | None) -> Tensor | None:
     """Returns what each query sees under both masks, as booleans.
 
     Args:
@@ -57,11 +56,11 @@ def visible_pairs(
 
 
 def content_lambda(
-    keys: K.Tensor,
-    values: K.Tensor,
+    keys: Tensor,
+    values: Tensor,
     normalization: str | None = "softmax",
-    padding_mask: K.Tensor | None = None,
-) -> K.Tensor:
+    padding_mask: Tensor | None = None,
+) -> Tensor:
     """Returns the content lambda, the same for every query.
 
     Args:
@@ -78,19 +77,17 @@ def content_lambda(
     if padding_mask is not None:
         keys = without_padding(keys, normalization, padding_mask)
     keys = K.cast(_normalized(keys, normalization), values.dtype)
-    return K.matmul(
-        _join_intra_depth(keys), _join_intra_depth(values), transpose_a=True
-    )
+    return K.matmul(join_intra_depth(keys), join_intra_depth(values), transpose_a=True)
 
 
 def apply_content_lambda(
-    queries: K.Tensor,
-    keys: K.Tensor,
-    values: K.Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
     normalization: str | None = "softmax",
-    mask: K.Tensor | None = None,
-    padding_mask: K.Tensor | None = None,
-) -> K.Tensor:
+    mask: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+) -> Tensor:
     """Applies the content lambda: one for all query positions or, with a mask, one for each.
 
     With a mask each query normalizes the keys over its own context. A softmax of any keys is exact, and takes
@@ -126,9 +123,7 @@ def apply_content_lambda(
     return K.reshape(K.cast(K.add_n(outputs), dtype), shape)
 
 
-def apply(
-    queries: K.Tensor, content: K.Tensor, outputs: K.Tensor | None = None
-) -> K.Tensor:
+def apply(queries: Tensor, content: Tensor, outputs: Tensor | None = None) -> Tensor:
     """Applies a content lambda [b, k, v] to all queries: [b, *query_size, h, k] -> [b, *query_size, h, v].
 
     `outputs` are those of other lambdas, to which these are added.
@@ -143,23 +138,23 @@ def apply(
     return K.reshape(y, [b, *size, h, v])
 
 
-def _join_intra_depth(x: K.Tensor) -> K.Tensor:
-    """[b, m, x, u] -> [b, m * u, x]."""
+def join_intra_depth(x: Tensor) -> Tensor:
+    """Puts the intra-depth outside, where it joins m: [b, m, x, u] -> [b, m * u, x]."""
     b, m, depth, u = sizes(x)
     if u > 1:
         x = K.transpose(x, [0, 1, 3, 2])
     return K.reshape(x, [b, m * u, depth])
 
 
-def flatten_map(x: K.Tensor) -> K.Tensor:
+def flatten_map(x: Tensor) -> Tensor:
     """[b, *size, x, y] -> [b, n, x, y]."""
     b, *size, x_depth, y_depth = sizes(x)
     return K.reshape(x, [b, product(size), x_depth, y_depth])
 
 
 def without_padding(
-    keys: K.Tensor, normalization: str | None, padding_mask: K.Tensor
-) -> K.Tensor:
+    keys: Tensor, normalization: str | None, padding_mask: Tensor
+) -> Tensor:
     """Replaces keys in padding by those that no normalization over the context sees.
 
     Args:
@@ -175,7 +170,7 @@ def without_padding(
     return K.where(padding_mask, keys, unseen)
 
 
-def _normalized(keys: K.Tensor, normalization: str | None) -> K.Tensor:
+def _normalized(keys: Tensor, normalization: str | None) -> Tensor:
     """Normalizes keys [b, m, k, u] over m."""
     if normalization == "softmax":
         return K.softmax(keys, axis=1)
@@ -183,12 +178,12 @@ def _normalized(keys: K.Tensor, normalization: str | None) -> K.Tensor:
 
 
 def _apply_masked(
-    queries: K.Tensor,
-    keys: K.Tensor,
-    values: K.Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
     normalization: str | None,
-    visible: K.Tensor,
-) -> K.Tensor:
+    visible: Tensor,
+) -> Tensor:
     """Applies one content lambda per query.
 
     Args:
@@ -209,13 +204,9 @@ def _apply_masked(
     else:
         pairs = K.cast(visible, keys.dtype)
         if normalization == "l2":
-            norms = _l2_norms(K.matmul(pairs, K.square(keys)))
-            queries = K.divide_no_nan(queries, norms)
+            # Of what each query sees, [b, n, k].
+            norms = K.sqrt(K.matmul(pairs, K.square(keys)) + 1e-12)
+            queries = K.divide_no_nan(queries, norms[:, :, K.newaxis])
         similarity = K.einsum("bnhk,bmk->bnhm", queries, keys)
         similarity = similarity * pairs[:, :, K.newaxis]
     return K.einsum("bnhm,bmv->bnhv", similarity, values)
-
-
-def _l2_norms(squares: K.Tensor) -> K.Tensor:
-    """[b, n, k], the sums of squares of what each query sees -> [b, n, 1, k]."""
-    return K.sqrt(squares + 1e-12)[:, :, K.newaxis]

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable
 
 from lambdanet import backend as K
-from lambdanet.backend import tensors
+from lambdanet.backend import Tensor, tensors
 from lambdanet.backend.device import Device, Speed
 from lambdanet.errors import invalid
 from lambdanet.ops import content_lambdas
@@ -37,7 +37,7 @@ class Convolution(Form):
             * sizes.bytes
         )
 
-    def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
+    def compute(self, term: PositionTerm, device: Device) -> Tensor:
         b, *query_size, h, k = tensors.sizes(term.queries)
         lambdas = _depthwise_lambdas(term) if self.depthwise else _lambdas(term)
         queries = K.reshape(term.queries, [b, tensors.product(query_size), h, k])
@@ -58,7 +58,7 @@ def candidates(sizes: Sizes) -> list[Form]:
     return [Convolution()] if measured else []
 
 
-def _lambdas(term: PositionTerm) -> K.Tensor:
+def _lambdas(term: PositionTerm) -> Tensor:
     """The lambdas [b, n, v, k] by a convolution of b * v images with u channels."""
     b, *_, k = tensors.sizes(term.queries)
     _, *context_size, v, u = tensors.sizes(term.values)
@@ -71,7 +71,7 @@ def _lambdas(term: PositionTerm) -> K.Tensor:
     return K.transpose(lambdas, [0, 2, 1, 3])
 
 
-def _depthwise_lambdas(term: PositionTerm) -> K.Tensor:
+def _depthwise_lambdas(term: PositionTerm) -> Tensor:
     """The lambdas [b, n, v, k] by a depthwise convolution along one or two axes."""
     b, *_, k = tensors.sizes(term.queries)
     _, *context_size, v, u = tensors.sizes(term.values)
@@ -91,32 +91,30 @@ def _depthwise_lambdas(term: PositionTerm) -> K.Tensor:
 
 
 def _depthwise(
-    images: K.Tensor,
-    kernel: K.Tensor,
+    images: Tensor,
+    kernel: Tensor,
     strides: list[int],
     padding: str,
     dilations: list[int],
-) -> K.Tensor:
+) -> Tensor:
     """`K.depthwise_conv` along one or two axes."""
     if len(strides) == 1:
-        images = images[:, K.newaxis]
-        kernel = kernel[K.newaxis]
-        strides = strides * 2
-        dilations = [1, *dilations]
-        return K.depthwise_conv(
-            images, kernel, [1, *strides, 1], padding, dilations=dilations
-        )[:, 0]
+        rows = images[:, K.newaxis]
+        outputs = _depthwise(
+            rows, kernel[K.newaxis], strides * 2, padding, [1, *dilations]
+        )
+        return outputs[:, 0]
     return K.depthwise_conv(
         images, kernel, [1, *strides, 1], padding, dilations=dilations
     )
 
 
 def _correlate(
-    convolution: Callable[..., K.Tensor],
-    images: K.Tensor,
-    kernel: K.Tensor,
+    convolution: Callable[..., Tensor],
+    images: Tensor,
+    kernel: Tensor,
     term: PositionTerm,
-) -> K.Tensor:
+) -> Tensor:
     """Runs a convolution so that output i is centered on position `strides * i`, for every query."""
     axes = term.geometry.along(len(term.query_size))
     for number, (n, axis) in enumerate(zip(term.query_size, axes, strict=True)):

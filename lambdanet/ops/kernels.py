@@ -10,8 +10,7 @@ import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from lambdanet import backend as K
-from lambdanet.backend import device
+from lambdanet.backend import Tensor, device
 from lambdanet.backend.device import DEVICES, Device
 from lambdanet.ops import attention, convolution, local_attention, products
 from lambdanet.ops.position_term import Form, Sizes
@@ -40,10 +39,10 @@ class Kernels:
         products.candidates,
         convolution.candidates,
     )
-    attend: Callable[..., K.Tensor] = attention.attend
-    local_attention: Callable[..., K.Tensor] = local_attention.attend_by_head
-    scale_channels: Callable[[K.Tensor, K.Tensor], K.Tensor] = operator.mul
-    normalize: Callable[..., tuple[K.Tensor, ...]] | None = None
+    attend: Callable[..., Tensor] = attention.attend
+    local_attention: Callable[..., Tensor] = local_attention.attend_by_head
+    scale_channels: Callable[[Tensor, Tensor], Tensor] = operator.mul
+    normalize: Callable[..., tuple[Tensor, ...]] | None = None
     repeats_edges: bool = False
 
 

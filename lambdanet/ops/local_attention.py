@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import Size, cache_by_size, ceil_div, sizes
 from lambdanet.ops import attention, blocking
 from lambdanet.ops.blocking import BlockAxis
@@ -43,7 +44,7 @@ class LocalGeometry:
         )
 
     @cache_by_size
-    def visibility(self, axis: BlockAxis, size: Size, reach: int) -> K.Tensor:
+    def visibility(self, axis: BlockAxis, size: Size, reach: int) -> Tensor:
         """Whether a query sees a context position of its window along an axis: [blocks, queries, context].
 
         It sees those on the map and within reach; without `mask_padding`, all.
@@ -58,7 +59,7 @@ class LocalGeometry:
         return (positions >= 0) & (positions < size) & (distances <= reach)
 
     def views(
-        self, queries: K.Tensor, keys: K.Tensor, tables: Sequence[K.Tensor]
+        self, queries: Tensor, keys: Tensor, tables: Sequence[Tensor]
     ) -> list[tuple[BlockAxis, Size, int]]:
         """Returns the arguments of `visibility` for height and width; arguments as in `attend_by_head`."""
         map_size = sizes(keys)[1:3]
@@ -68,7 +69,7 @@ class LocalGeometry:
 
 
 def chosen_axis(
-    places: K.Tensor, size: int, r: int, geometry: LocalGeometry
+    places: Tensor, size: int, r: int, geometry: LocalGeometry
 ) -> attention.ChosenAxis:
     """Returns what some queries see along an axis of a map, as `LocalGeometry.visibility` has it for blocks.
 
@@ -94,14 +95,14 @@ def chosen_axis(
 
 
 def attend_by_head(
-    queries: K.Tensor,
-    keys: K.Tensor,
-    values: K.Tensor,
-    tables: Sequence[K.Tensor],
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Sequence[Tensor],
     geometry: LocalGeometry,
     num_heads: int,
     hidden: float | None = None,
-) -> K.Tensor:
+) -> Tensor:
     """Attends in blocks, each head by itself.
 
     Args:
@@ -145,7 +146,7 @@ def attend_by_head(
 @cache_by_size
 def _visible_pairs(
     geometry: LocalGeometry, *views: tuple[BlockAxis, Size, int]
-) -> K.Tensor:
+) -> Tensor:
     """Joins the row and the column visibility of each query in its window: [blocks, n, e]."""
     in_rows, in_columns = (geometry.visibility(*view) for view in views)
     a, height, rows = sizes(in_rows)

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import Size, ceil_div, largest, pad, product, sizes
 from lambdanet.ops.blocking import BlockAxis, window_positions
 
@@ -21,7 +22,7 @@ def windows_along(size: Size, length: int, strides: int) -> BlockAxis:
     return BlockAxis(1, length, -(padding // 2), count=count, step=strides)
 
 
-def mean(x: K.Tensor, lengths: Sequence[int], strides: Sequence[int]) -> K.Tensor:
+def mean(x: Tensor, lengths: Sequence[int], strides: Sequence[int]) -> Tensor:
     """Averages over windows along the first axes, with "same" padding that does not count.
 
     Args:
@@ -48,12 +49,12 @@ def mean(x: K.Tensor, lengths: Sequence[int], strides: Sequence[int]) -> K.Tenso
     return K.reshape(pooled, [*sizes(pooled)[:-1], *depth])
 
 
-def _flat(x: K.Tensor, rank: int) -> K.Tensor:
+def _flat(x: Tensor, rank: int) -> Tensor:
     """[b, *size, ...] -> [b, *size, c]; TensorFlow slices and pads tensors of at most eight axes."""
     return K.reshape(x, [*sizes(x)[: rank + 1], product(sizes(x)[rank + 1 :])])
 
 
-def _shifted(x: K.Tensor, number: int, axis: BlockAxis) -> list[K.Tensor]:
+def _shifted(x: Tensor, number: int, axis: BlockAxis) -> list[Tensor]:
     """Returns the first positions of all windows along axis `number`, the second ones, and so on."""
     reach = (axis.count - 1) * axis.step + 1
     end = reach + axis.num_context - 1 + axis.first_context
@@ -65,8 +66,8 @@ def _shifted(x: K.Tensor, number: int, axis: BlockAxis) -> list[K.Tensor]:
 
 
 def divide_by_count(
-    x: K.Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]
-) -> K.Tensor:
+    x: Tensor, axes: Sequence[BlockAxis], size: Sequence[Size]
+) -> Tensor:
     """Divides sums over windows of a map of `size`, [b, *counts, ...], by the positions of each."""
     rank = len(axes)
     dtype = "float64" if K.dtype_name(x.dtype) == "float64" else "float32"

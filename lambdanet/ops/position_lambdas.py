@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import PerAxis
 from lambdanet.errors import check_known
@@ -32,17 +33,17 @@ IMPLEMENTATIONS = tuple(FORMS)
 
 
 def apply_position_lambdas(
-    queries: K.Tensor,
-    values: K.Tensor,
-    table: K.Tensor,
+    queries: Tensor,
+    values: Tensor,
+    table: Tensor,
     implementation: str = "auto",
     strides: PerAxis = 1,
     dilation: PerAxis = 1,
     block: Sequence[int] | None = None,
     pool_size: PerAxis = 1,
-    content: K.Tensor | None = None,
+    content: Tensor | None = None,
     training: bool | None = None,
-) -> K.Tensor:
+) -> Tensor:
     """Applies the position lambdas of every query position to its queries.
 
     Args:
@@ -76,27 +77,29 @@ def apply_position_lambdas(
     term = PositionTerm(
         queries, values, table, geometry, content, training is not False
     )
-    kernel = kernels.kernels_for_device()
-    form = choose_form(term.sizes, implementation, kernel, K.is_compiled_by_xla())
-    if block is not None and isinstance(form, Product) and form.block is not None:
-        form = dataclasses.replace(form, block=tuple(block))
-    return form.apply(term, kernel.device)
+    return apply_term(term, implementation, block)
 
 
-def apply_term(term: PositionTerm, implementation: str = "auto") -> K.Tensor:
+def apply_term(
+    term: PositionTerm,
+    implementation: str = "auto",
+    block: Sequence[int] | None = None,
+) -> Tensor:
     """Applies position lambdas by the fastest of the forms that `implementation` names.
 
     Args:
       term: the tensors, and how they are aligned.
       implementation: as in `apply_position_lambdas`, but not checked.
+      block: as in `apply_position_lambdas`.
 
     Returns:
       [b, *output_size, h, v], one position per query or, with a pool, per window.
     """
     kernel = kernels.kernels_for_device()
-    return choose_form(
-        term.sizes, implementation, kernel, K.is_compiled_by_xla()
-    ).apply(term, kernel.device)
+    form = choose_form(term.sizes, implementation, kernel, K.is_compiled_by_xla())
+    if block is not None and isinstance(form, Product) and form.block is not None:
+        form = dataclasses.replace(form, block=tuple(block))
+    return form.apply(term, kernel.device)
 
 
 @functools.lru_cache(maxsize=4096)

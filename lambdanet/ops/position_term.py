@@ -30,6 +30,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.device import Device, Speed, num_devices
 from lambdanet.backend.tensors import PerAxis, Size, ceil_div, per_axis, sizes
 from lambdanet.ops import content_lambdas, pooling
@@ -93,7 +94,7 @@ class Geometry:
         """Whether outputs are averages along any axis."""
         return self.pool_size != 1
 
-    def pool(self, x: K.Tensor) -> K.Tensor:
+    def pool(self, x: Tensor) -> Tensor:
         """Averages over the positions of each output: [b, *query_size, h, v] -> [b, *output_size, h, v]."""
         if not self.has_pool:
             return x
@@ -150,11 +151,11 @@ class PositionTerm:
       needs_gradient: whether to choose by the time of both passes; False: by the forward pass alone.
     """
 
-    queries: K.Tensor
-    values: K.Tensor
-    table: K.Tensor
+    queries: Tensor
+    values: Tensor
+    table: Tensor
     geometry: Geometry = Geometry()
-    content: K.Tensor | None = None
+    content: Tensor | None = None
     needs_gradient: bool = True
 
     @functools.cached_property
@@ -194,7 +195,7 @@ class PositionTerm:
             known_scope,
         )
 
-    def values_by_depth(self) -> K.Tensor:
+    def values_by_depth(self) -> Tensor:
         """Returns the values [b, *context_size, u * v], with the intra-depth outside, where it can join m."""
         b, *context_size, v, u = sizes(self.values)
         values = self.values
@@ -271,11 +272,11 @@ class Form:
         """Returns the estimated bytes of a step beyond inputs and outputs; 0 where the time alone decides."""
         return 0.0
 
-    def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
+    def compute(self, term: PositionTerm, device: Device) -> Tensor:
         """Applies the position lambdas at every query, without content and pool: [b, *query_size, h, v]."""
         raise NotImplementedError
 
-    def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
+    def apply(self, term: PositionTerm, device: Device) -> Tensor:
         """Applies the position lambdas and the content: [b, *output_size, h, v]."""
         outputs = term.geometry.pool(self.compute(term, device))
         if term.content is None:
@@ -291,8 +292,8 @@ class TwoForms(Form):
     forward: Form
     backward: Form
 
-    def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
-        def run(form: Form) -> Callable[..., K.Tensor]:
+    def compute(self, term: PositionTerm, device: Device) -> Tensor:
+        def run(form: Form) -> Callable[..., Tensor]:
             return lambda q, v, t: form.compute(
                 dataclasses.replace(term, queries=q, values=v, table=t), device
             )

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import tensors
+from lambdanet.backend import Tensor, tensors
 from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import ceil_div, pad, product, round_up
 from lambdanet.ops import blocking, content_lambdas
@@ -103,7 +103,7 @@ class Product(Form):
         numbers = sizes.h * m if self.query_first else sizes.k * sizes.v
         return n * numbers * sizes.bytes
 
-    def compute(self, term: PositionTerm, device: Device) -> K.Tensor:
+    def compute(self, term: PositionTerm, device: Device) -> Tensor:
         axes = cut_axes(term, self.block)
         has_open_batch = K.is_tensor(tensors.sizes(term.queries)[0])
         if self.query_first:
@@ -119,7 +119,7 @@ class Product(Form):
 
     def operands(
         self, term: PositionTerm, axes: Sequence[BlockAxis]
-    ) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries [b * blocks, n, h, k], values [b * blocks, m * u, v], embeddings [n, k, m * u]."""
         embeddings = expand_table(term.table, axes, self.read_first)
         queries = term.queries
@@ -132,8 +132,8 @@ class Product(Form):
         return queries, K.reshape(values, [-1, m, term.values.shape[-2]]), embeddings
 
     def merge(
-        self, outputs: K.Tensor, term: PositionTerm, axes: Sequence[BlockAxis]
-    ) -> K.Tensor:
+        self, outputs: Tensor, term: PositionTerm, axes: Sequence[BlockAxis]
+    ) -> Tensor:
         """Puts the outputs of blocks together: [b * blocks, n, h, v] -> [b, *query_size, h, v]."""
         if self.block:
             return blocking.merge(outputs, axes, term.query_size)
@@ -174,7 +174,7 @@ def _lengths(num_queries: int) -> list[int]:
     return [length for length in LENGTHS if length < num_queries] + [num_queries]
 
 
-def query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
+def query_first(queries: Tensor, values: Tensor, embeddings: Tensor) -> Tensor:
     """Contracts k first: [b, n, h, k], [b, m, v], [n, k, m] -> [b, n, h, v].
 
     Products and transpositions instead of einsums let the backward pass transpose the similarities only once.
@@ -191,7 +191,7 @@ def query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.
     )
 
 
-def lambda_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
+def lambda_first(queries: Tensor, values: Tensor, embeddings: Tensor) -> Tensor:
     """Contracts m first, as in the paper's Figure 3; shapes as in `query_first`."""
     b, n, _, k = tensors.sizes(queries)
     _, m, v = tensors.sizes(values)
@@ -203,8 +203,8 @@ def lambda_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K
 
 
 def lambda_first_by_example(
-    queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor
-) -> K.Tensor:
+    queries: Tensor, values: Tensor, embeddings: Tensor
+) -> Tensor:
     """`lambda_first` with the examples outside: an export to LiteRT loses a batch of unknown size inside."""
     _, n, _, k = tensors.sizes(queries)
     b, m, v = tensors.sizes(values)
@@ -216,11 +216,11 @@ def lambda_first_by_example(
 
 def in_chunks(
     multiply: Any,
-    queries: K.Tensor,
-    values: K.Tensor,
-    embeddings: K.Tensor,
+    queries: Tensor,
+    values: Tensor,
+    embeddings: Tensor,
     chunk: int | None = None,
-) -> K.Tensor:
+) -> Tensor:
     """Multiplies some examples at a time, and again in the backward pass.
 
     Only inputs and outputs are kept between the two passes (Chen et al. 2016), so the largest intermediate is
@@ -247,7 +247,7 @@ def in_chunks(
     else:
         count = ceil_div(part, chunk)
 
-    def split(x: K.Tensor) -> K.Tensor:
+    def split(x: Tensor) -> Tensor:
         """Returns [count, devices * chunk, ...]: each device keeps its examples."""
         size = tensors.sizes(x)[1:]
         x = pad(K.reshape(x, [devices, part, *size]), 1, 0, count * chunk - part)
@@ -263,17 +263,17 @@ def in_chunks(
     return K.reshape(outputs, [b, *size])
 
 
-def _swap(x: K.Tensor) -> K.Tensor:
+def _swap(x: Tensor) -> Tensor:
     return K.transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
 def apply_embeddings(
-    queries: K.Tensor,
-    values: K.Tensor,
-    embeddings: K.Tensor,
-    mask: K.Tensor | None = None,
-    content: K.Tensor | None = None,
-) -> K.Tensor:
+    queries: Tensor,
+    values: Tensor,
+    embeddings: Tensor,
+    mask: Tensor | None = None,
+    content: Tensor | None = None,
+) -> Tensor:
     """Applies position lambdas whose embeddings are given for all pairs of positions.
 
     Args:
@@ -286,22 +286,18 @@ def apply_embeddings(
     Returns:
       [b, *query_size, h, v].
     """
-    b, *query_size, h, k = tensors.sizes(queries)
-    _, *context_size, v, u = tensors.sizes(values)
-    n = product(query_size)
-    m = product(context_size)
-    values = K.reshape(values, [b, m, v, u])
-    values = K.reshape(K.transpose(values, [0, 1, 3, 2]), [b, m * u, v])
-    queries = K.reshape(queries, [b, n, h, k])
+    *_, v, u = tensors.sizes(values)
+    shape = [*tensors.sizes(queries)[:-1], v]
+    values = content_lambdas.join_intra_depth(content_lambdas.flatten_map(values))
+    flat = content_lambdas.flatten_map(queries)
     if mask is None:
-        outputs = query_first(queries, values, embeddings)
+        outputs = query_first(flat, values, embeddings)
     else:
         visible = content_lambdas.visible_pairs(mask, None)  # [b or 1, n, m]
         pairs = K.repeat(K.cast(visible, values.dtype), u, axis=2)[:, :, K.newaxis]
-        similarity = K.einsum("bnhk,nkm->bnhm", queries, embeddings) * pairs
+        similarity = K.einsum("bnhk,nkm->bnhm", flat, embeddings) * pairs
         outputs = K.einsum("bnhm,bmv->bnhv", similarity, values)
-    outputs = K.reshape(outputs, [b, *query_size, h, v])
+    outputs = K.reshape(outputs, shape)
     if content is None:
         return outputs
-    queries = K.reshape(queries, [b, *query_size, h, k])
     return content_lambdas.apply(queries, content, outputs)

@@ -9,18 +9,19 @@ depth, u intra-depth, r scope of the relative positions.
 from collections.abc import Sequence
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import PerAxis, per_axis
 from lambdanet.ops.content_lambdas import as_boolean, visible_pairs
 
 
 def apply_lambdas(
-    queries: K.Tensor,
-    keys: K.Tensor,
-    values: K.Tensor,
-    embeddings: K.Tensor,
-    mask: K.Tensor | None = None,
-    padding_mask: K.Tensor | None = None,
-) -> K.Tensor:
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    embeddings: Tensor,
+    mask: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+) -> Tensor:
     """Applies the content and position lambdas of every position to its queries.
 
     Args:
@@ -49,8 +50,8 @@ def apply_lambdas(
 
 
 def apply_position_lambdas(
-    queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor
-) -> K.Tensor:
+    queries: Tensor, values: Tensor, embeddings: Tensor
+) -> Tensor:
     """Applies the position lambdas alone.
 
     Args:
@@ -66,12 +67,12 @@ def apply_position_lambdas(
 
 
 def _apply_masked_lambdas(
-    queries: K.Tensor,
-    keys: K.Tensor,
-    values: K.Tensor,
-    embeddings: K.Tensor,
-    visible: K.Tensor,
-) -> K.Tensor:
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    embeddings: Tensor,
+    visible: Tensor,
+) -> Tensor:
     """Computes a content lambda per query, with a softmax over the context that it sees."""
     visible = visible[..., K.newaxis, K.newaxis]  # [b or 1, n, m, 1, 1]
     # [b, n, m, k, u]
@@ -84,13 +85,13 @@ def _apply_masked_lambdas(
 
 
 def gather_embeddings(
-    table: K.Tensor,
+    table: Tensor,
     query_size: Sequence[int],
     context_size: Sequence[int],
     strides: PerAxis = 1,
     dilation: PerAxis = 1,
     causal_axis: int | None = None,
-) -> K.Tensor:
+) -> Tensor:
     """Reads the embedding of every pair of positions from a table of relative positions.
 
     Args:
@@ -131,7 +132,7 @@ def causal_mask(
     context_size: Sequence[int],
     axis: int,
     strides: PerAxis = 1,
-) -> K.Tensor:
+) -> Tensor:
     """Returns which context positions are not after a query along an axis, booleans [n, m].
 
     Args:
@@ -142,7 +143,7 @@ def causal_mask(
     return _positions(context_size)[:, axis] <= queries[:, K.newaxis]
 
 
-def _positions(size: Sequence[int]) -> K.Tensor:
+def _positions(size: Sequence[int]) -> Tensor:
     """The positions of a map in raster order, [n, axes]."""
     return K.reshape(
         K.stack(K.meshgrid(*map(K.arange, size), indexing="ij"), axis=-1),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import tensors
+from lambdanet.backend import Tensor, tensors
 from lambdanet.backend.tensors import Size
 
 _LARGEST_ONE_HOT = 2**22
@@ -38,11 +38,11 @@ class PairAxis:
     pool_size: int = 1
 
 
-Read = Callable[[K.Tensor, PairAxis], K.Tensor]
+Read = Callable[[Tensor, PairAxis], Tensor]
 
 
 @tensors.cache_by_size
-def offset_rows(axis: PairAxis, r: Size) -> K.Tensor:
+def offset_rows(axis: PairAxis, r: Size) -> Tensor:
     """Returns the row of a table of length r for each pair of positions along an axis; -1 if out of scope.
 
     The shape is [num_queries * pool_size, num_context].
@@ -56,7 +56,7 @@ def offset_rows(axis: PairAxis, r: Size) -> K.Tensor:
     return K.where((offsets % axis.dilation == 0) & (rows >= 0) & (rows < r), rows, -1)
 
 
-def read_rows(table: K.Tensor, axis: PairAxis) -> K.Tensor:
+def read_rows(table: Tensor, axis: PairAxis) -> Tensor:
     """Reads the rows of all pairs along an axis, zeros out of scope: [b, r, p, q] -> [b, n, p, m, q].
 
     Uses a product with one-hot rows, whose gradient is another product: many times faster than a gather,
@@ -78,8 +78,8 @@ def read_rows(table: K.Tensor, axis: PairAxis) -> K.Tensor:
 
 @tensors.constant_folding
 def expand_table(
-    table: K.Tensor, axes: Sequence[PairAxis], read_first: Read = read_rows
-) -> K.Tensor:
+    table: Tensor, axes: Sequence[PairAxis], read_first: Read = read_rows
+) -> Tensor:
     """Expands a relative table into embeddings for every pair of query and context positions.
 
     Args:
@@ -115,7 +115,7 @@ def expand_table(
     )
 
 
-def read_pairs(table: K.Tensor, axes: Sequence[PairAxis], chosen: Any) -> K.Tensor:
+def read_pairs(table: Tensor, axes: Sequence[PairAxis], chosen: Any) -> Tensor:
     """Reads the embeddings of some queries and all context positions from a relative table.
 
     Args:
@@ -147,9 +147,7 @@ def read_pairs(table: K.Tensor, axes: Sequence[PairAxis], chosen: Any) -> K.Tens
 
 
 @tensors.constant_folding
-def complete_causal_table(
-    table: K.Tensor, axis: int, has_past: bool = False
-) -> K.Tensor:
+def complete_causal_table(table: Tensor, axis: int, has_past: bool = False) -> Tensor:
     """Adds zeros for the positions that a query does not see, so that every form can use a causal table.
 
     Args:
@@ -173,7 +171,7 @@ def causal_pairs(
     axis: int,
     strides: int,
     chosen: Any = None,
-) -> K.Tensor:
+) -> Tensor:
     """Returns which context positions are not after a query along one axis.
 
     Args:
@@ -193,13 +191,13 @@ def causal_pairs(
     return _places_of(context, context_size, axis) <= queries[:, K.newaxis]
 
 
-def _places_of(positions: K.Tensor, size: Sequence[Size], axis: int) -> K.Tensor:
+def _places_of(positions: Tensor, size: Sequence[Size], axis: int) -> Tensor:
     """Returns the places of flattened positions along one axis of a map."""
     return positions // tensors.product(size[axis + 1 :]) % size[axis]
 
 
 @tensors.constant_folding
-def resize_table(table: K.Tensor, lengths: Sequence[Size]) -> K.Tensor:
+def resize_table(table: Tensor, lengths: Sequence[Size]) -> Tensor:
     """Interpolates a table linearly to other odd lengths, keeping offset 0 and both ends in place.
 
     Args:

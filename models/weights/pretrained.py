@@ -72,7 +72,7 @@ def locate(
         model = build()
         timm_rules.load(model, tensor_files.read_tensors(checkpoint))
         record_first_download(published, source)
-        save_to_cache(published, model, metadata(published, source))
+        weight_files.save(model, path, metadata(published, source))
     return path
 
 
@@ -133,27 +133,6 @@ def provenance(published: PublishedWeights, source: Source, num_classes: int) ->
     if matches is None and first:
         return "first download" if source.sha256 == first["sha256"] else "no"
     return {True: "yes", False: "no", None: "not known"}[matches]
-
-
-def save_to_cache(
-    published: PublishedWeights, model: keras.Model, metadata: Mapping[str, str]
-) -> Path:
-    """Writes the weights of a model to the cache, under the name of a published set.
-
-    Args:
-      published: the set.
-      model: the model that has its weights.
-      metadata: see `metadata`.
-
-    Returns:
-      The path of the file.
-
-    Raises:
-      InputError: the file cannot be written.
-    """
-    path = cache_path(published)
-    weight_files.save(model, path, metadata)
-    return path
 
 
 def metadata(

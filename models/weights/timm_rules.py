@@ -18,14 +18,14 @@ import numpy as np
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, join_first
 from lambdanet.layers.attention import GlobalAttention
 from lambdanet.layers.batch_norm import OnePassBatchNormalization
 from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite
 from lambdanet.layers.halo_attention import HaloAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.models.layer_builder import CLASSIFIER
-from lambdanet.models.weights import tensor_files, weight_files
+from lambdanet.models.weights import weight_files
 
 # Tensors of the classifier, and of the convolution before it, by the layer that reads them.
 HEAD = {CLASSIFIER: "head.", "final_conv": "final_conv."}
@@ -38,7 +38,6 @@ BATCH_NORM = {
     "moving_variance": "running_var",
 }
 BATCH_COUNTER = ".num_batches_tracked"
-MAX_LISTED = 20  # names in an error
 
 # timm's names for the layers of a block, of the stem and of the head.
 BLOCK_NAMES = {
@@ -133,13 +132,8 @@ def assign(
     given = {n: t for n, t in tensors.items() if not n.endswith(BATCH_COUNTER)}
     problems = list(_problems(rules, given, variables))
     if problems:
-        more = (
-            f" and {len(problems) - MAX_LISTED} more"
-            if len(problems) > MAX_LISTED
-            else ""
-        )
-        listed = "; ".join(problems[:MAX_LISTED])
-        raise InputError(f"the tensors are not those of {owner!r}: {listed}{more}")
+        listed = join_first(problems)
+        raise InputError(f"the tensors are not those of {owner!r}: {listed}")
     for rule in rules:
         values = rule.convert(np.asarray(given[rule.tensor]))
         for name, value in zip(rule.variables, values, strict=True):
@@ -177,12 +171,8 @@ def _problems(
         )
     for rule in rules:
         tensor = np.asarray(tensors.get(rule.tensor, np.zeros(rule.shape, np.float32)))
-        if not rule.fits(tensor.shape):
-            yield f"{rule.tensor} has the shape {tensor.shape}, not {rule.shape}"
-        elif tensor.dtype not in tensor_files.FLOATS:
-            yield f"{rule.tensor} has {tensor.dtype}, not floating-point numbers"
-        elif not weight_files.is_finite(tensor):
-            yield f"{rule.tensor} has NaN or infinity"
+        fits = rule.fits(tensor.shape)
+        yield from weight_files.problems_of(rule.tensor, tensor, rule.shape, fits)
 
 
 def _rules(model: keras.Model) -> list[WeightRule]:
@@ -267,14 +257,13 @@ def _norm(
 
 
 def _squeeze_excite(layer: keras.layers.Layer, shapes: Shapes) -> list[WeightRule]:
-    names = {"reduce": "fc1", "expand": "fc2"}
-    kernels = [
-        _kernel(f"{a}/kernel", f"{b}.weight", shapes[f"{a}/kernel"])
-        for a, b in names.items()
-    ]
-    return kernels + [
-        _vector(f"{a}/bias", f"{b}.bias", shapes[f"{a}/bias"]) for a, b in names.items()
-    ]
+    rules = []
+    for part, name in (("reduce", "fc1"), ("expand", "fc2")):
+        kernel = f"{part}/kernel"
+        bias = f"{part}/bias"
+        rules.append(_kernel(kernel, f"{name}.weight", shapes[kernel]))
+        rules.append(_vector(bias, f"{name}.bias", shapes[bias]))
+    return rules
 
 
 def _efficient_channel_attention(

@@ -2,7 +2,7 @@
 """Writes weights with their metadata, and checks weights of files before it loads them."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, invalid
+from lambdanet.errors import InputError, invalid, join_first
 from lambdanet.files import cache_dir
 from lambdanet.layers.attention import AxialAttention, GlobalAttention
 from lambdanet.layers.layer import check_plain
@@ -256,26 +256,17 @@ def assign_weights(
     problems += [f"{name} has no variable" for name in given if name not in variables]
     for name in variables.keys() & given.keys():
         expected = tuple(variables[name].shape)
-        array = given[name]
-        if array.dtype not in tensor_files.FLOATS:
-            problems.append(f"{name} has {array.dtype}, not floating-point numbers")
-        elif not (
-            array.shape == expected
-            or (name in tables and _can_resize(array.shape, expected))
-            or (
-                name == first_kernel
-                and array.shape == (*expected[:2], RGB, *expected[3:])
-            )
-        ):
-            problems.append(f"{name} has the shape {array.shape}, not {expected}")
-    _reject(problems, source, model)
+        shape = given[name].shape
+        fits = (
+            shape == expected
+            or (name in tables and _can_resize(shape, expected))
+            or (name == first_kernel and shape == (*expected[:2], RGB, *expected[3:]))
+        )
+        problems += problems_of(name, given[name], expected, fits)
+    if problems:
+        listed = join_first(sorted(problems), most=MAX_LISTED)
+        raise InputError(f"{source} does not fit {model.name!r}: {listed}")
     values = {name: given[name] for name in variables}
-    problems = [
-        f"{name} has NaN or infinity"
-        for name, value in values.items()
-        if not is_finite(value)
-    ]
-    _reject(problems, source, model)
     if first_kernel in values:
         values[first_kernel] = for_channels(
             values[first_kernel], variables[first_kernel].shape[2]
@@ -311,21 +302,29 @@ def assign_resized(variable: K.Variable, value: np.ndarray) -> None:
     variable.assign(K.cast(value, variable.dtype))
 
 
+def problems_of(
+    name: str, array: np.ndarray, expected: tuple[int, ...], fits: bool
+) -> Iterator[str]:
+    """Yields why an array cannot be assigned, for an error.
+
+    Args:
+      name: the name of the array.
+      array: the array.
+      expected: the shape that it should have.
+      fits: whether its own will do.
+    """
+    if not fits:
+        yield f"{name} has the shape {array.shape}, not {expected}"
+    elif array.dtype not in tensor_files.FLOATS:
+        yield f"{name} has {array.dtype}, not floating-point numbers"
+    elif not is_finite(array):
+        yield f"{name} has NaN or infinity"
+
+
 def is_finite(array: np.ndarray) -> bool:
     """Returns whether all numbers are finite as float32."""
     with np.errstate(over="ignore"):
         return bool(np.isfinite(array.astype(np.float32)).all())
-
-
-def _reject(problems: Sequence[str], source: str, model: keras.Model) -> None:
-    if problems:
-        more = (
-            f" and {len(problems) - MAX_LISTED} more"
-            if len(problems) > MAX_LISTED
-            else ""
-        )
-        listed = "; ".join(sorted(problems)[:MAX_LISTED])
-        raise InputError(f"{source} does not fit {model.name!r}: {listed}{more}")
 
 
 def _can_resize(shape: tuple[int, ...], new: tuple[int, ...]) -> bool:

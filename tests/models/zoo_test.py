@@ -58,7 +58,7 @@ def backbone(**options):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: "resnet_50", "model must be a functional model, got"),
+        (lambda: "resnet_50", "model must be a functional model, or"),
         (
             lambda: backbone(features_only=True),
             "must have a classifier or a pooled embedding",

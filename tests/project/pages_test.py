@@ -25,7 +25,7 @@ from lambdanet.configs.registry import pretrained_weights
 from lambdanet.detection import check, evaluate, export, predict, shapes, train
 from lambdanet.models import zoo
 from lambdanet.models.names import check_model, list_models
-from lambdanet.models.weights import hub, pretrained
+from lambdanet.models.weights import hub, pretrained, weight_files
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {command.invocation: command for command in cli.COMMANDS}
@@ -51,7 +51,8 @@ def cache(tmp_path_factory):
     metadata = pretrained.metadata(published, hub.Source("a file", "0" * 64))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAMBDANET_HOME", str(path))
-        pretrained.save_to_cache(published, zoo.create_model(MODEL), metadata)
+        file = pretrained.cache_path(published)
+        weight_files.save(zoo.create_model(MODEL), file, metadata)
     return path
 
 

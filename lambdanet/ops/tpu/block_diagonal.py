@@ -11,6 +11,7 @@ Letters: g positions of a group, j groups, r = h * g rows, c = g * k columns; el
 import dataclasses
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import at_least_float32, pad, product, sizes
 from lambdanet.ops.position_term import Form, PositionTerm, Sizes, cut_axes
@@ -36,7 +37,7 @@ class BlockDiagonal(Form):
     def seconds(self, sizes: Sizes, speed: Speed) -> float:
         return 0.0  # the fastest wherever it is a candidate
 
-    def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
+    def apply(self, term: PositionTerm, device: Device) -> Tensor:
         return _apply(term)
 
 
@@ -65,7 +66,7 @@ def candidates(sizes: Sizes) -> list[Form]:
     )
 
 
-def _apply(term: PositionTerm) -> K.Tensor:
+def _apply(term: PositionTerm) -> Tensor:
     """Applies the position lambdas to their queries: [b, *output_size, h, v]."""
     b, *query_size, h, k = sizes(term.queries)
     n = product(query_size)
@@ -89,7 +90,7 @@ def _apply(term: PositionTerm) -> K.Tensor:
     return term.geometry.pool(outputs)
 
 
-def _spread(queries: K.Tensor) -> K.Tensor:
+def _spread(queries: Tensor) -> Tensor:
     """[b, n, h, k] -> [j, b, h, c], by a product with ones and zeros, which is faster than a copy."""
     b, n, h, k = sizes(queries)
     columns = GROUP * k
@@ -105,8 +106,8 @@ def _spread(queries: K.Tensor) -> K.Tensor:
 
 @K.custom_gradient
 def _multiply(
-    queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor, content: K.Tensor
-) -> tuple[K.Tensor, K.Gradient]:
+    queries: Tensor, values: Tensor, embeddings: Tensor, content: Tensor
+) -> tuple[Tensor, K.Gradient]:
     """[j, b, h, c], [b, m, v], [j, c, m] and [b, c, v] -> [j, b, h, g, v].
 
     The gradient computes the lambdas again, with their axes in another order: of two equal products the
@@ -122,7 +123,7 @@ def _multiply(
     )
     outputs = K.einsum("jbrc,jbvc->jbrv", blocks, lambdas)
 
-    def grad(upstream: K.Tensor) -> tuple[K.Tensor, ...]:
+    def grad(upstream: Tensor) -> tuple[Tensor, ...]:
         upstream = K.reshape(upstream, [j, b, h * GROUP, v])
         lambdas = K.einsum("bmv,jcm->jbcv", values, embeddings) + content
         by_blocks = K.reshape(

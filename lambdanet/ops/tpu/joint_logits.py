@@ -18,6 +18,7 @@ each, c columns of a tile, d the width of all queries, v that of all values, g =
 from collections.abc import Sequence
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import at_least_float32, pad, product, sizes
 from lambdanet.ops import attention, blocking
 from lambdanet.ops.blocking import BlockAxis
@@ -27,13 +28,13 @@ from lambdanet.ops.tpu.lookups import multiply_windows
 
 
 def attend(
-    queries: K.Tensor,
-    keys: K.Tensor,
-    values: K.Tensor,
-    tables: Sequence[K.Tensor],
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Sequence[Tensor],
     geometry: LocalGeometry,
     num_heads: int,
-) -> K.Tensor:
+) -> Tensor:
     """Attends in blocks, as `lambdanet.ops.local_attention.attend_by_head`.
 
     Where a tile has a single head, or its queries do not fill the lanes, `packed_heads` is faster.
@@ -70,13 +71,13 @@ def heads_per_tile(num_heads: int, key_dim: int, value_dim: int, num_pairs: int)
 
 
 def separate_heads(
-    queries: K.Tensor,
-    tables: Sequence[K.Tensor],
+    queries: Tensor,
+    tables: Sequence[Tensor],
     axes: Sequence[BlockAxis],
-    visible: Sequence[K.Tensor],
+    visible: Sequence[Tensor],
     num_heads: int,
     heads: int,
-) -> K.Tensor:
+) -> Tensor:
     """Separates the queries of each head, and appends their logits of rows and columns with the mask.
 
     All of it is one product with a matrix for each position in a block. Besides the queries, it multiplies
@@ -108,13 +109,13 @@ def separate_heads(
 
 
 def _separating_matrices(
-    tables: Sequence[K.Tensor],
+    tables: Sequence[Tensor],
     axes: Sequence[BlockAxis],
-    visible: Sequence[K.Tensor],
+    visible: Sequence[Tensor],
     num_heads: int,
     heads: int,
     dtype: K.DType,
-) -> K.Tensor:
+) -> Tensor:
     """From queries and ones for the block to columns, for each position: [n, d + rows + columns, t, h, c]."""
     (rows, n_rows, height), (columns, n_columns, width) = map(sizes, visible)
     blocks = rows + columns
@@ -143,11 +144,11 @@ def _separating_matrices(
     )
 
 
-def _tiles(keys: K.Tensor, values: K.Tensor, tiles: int) -> K.Tensor:
+def _tiles(keys: Tensor, values: Tensor, tiles: int) -> Tensor:
     """Puts the keys and the values of the heads of a tile side by side: [b * t, height, width, c]."""
     depths = [x.shape[-1] // tiles for x in (keys, values)]
 
-    def tile(number: int) -> K.Tensor:
+    def tile(number: int) -> Tensor:
         own = [
             x[..., number * n : (number + 1) * n]
             for x, n in zip((keys, values), depths, strict=True)
@@ -161,7 +162,7 @@ def _tiles(keys: K.Tensor, values: K.Tensor, tiles: int) -> K.Tensor:
 
 def _selections(
     tiles: int, heads: int, depth: int, width: int, dtype: K.DType
-) -> tuple[K.Tensor, K.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Ones from the columns of a head to its values, and from the sum of its weights: [t, h, c, v] each."""
     own_head = packed_heads.head_mask(tiles * heads, tiles * width, dtype)
     own_head = K.reshape(own_head, [tiles, heads, 1, tiles * width])
@@ -173,8 +174,8 @@ def _selections(
 
 
 def _attend_in_tiles(
-    queries: K.Tensor, context: K.Tensor, pairs: K.Tensor, depth: int, width: int
-) -> K.Tensor:
+    queries: Tensor, context: Tensor, pairs: Tensor, depth: int, width: int
+) -> Tensor:
     """Attends: [b, t, j, h, n, c], [g, m, c] and [m, c] -> [b * j, n, v].
 
     Args:
@@ -189,16 +190,16 @@ def _attend_in_tiles(
     is_key = K.arange(c) < depth
     one = K.one_hot(0, c, dtype=dtype)
 
-    def keys_and_values(context: K.Tensor) -> tuple[K.Tensor, K.Tensor]:
+    def keys_and_values(context: Tensor) -> tuple[Tensor, Tensor]:
         return K.where(is_key, context, pairs), K.where(is_key, one, context)
 
-    def weigh(logits: K.Tensor, largest: K.Tensor) -> K.Tensor:
+    def weigh(logits: Tensor, largest: Tensor) -> Tensor:
         return K.cast(
             K.exp(at_least_float32(logits) - at_least_float32(largest)), dtype
         )
 
     @K.custom_gradient
-    def run(queries: K.Tensor, context: K.Tensor) -> tuple[K.Tensor, K.Gradient]:
+    def run(queries: Tensor, context: Tensor) -> tuple[Tensor, K.Gradient]:
         keys, values = keys_and_values(context)
         # [g, r, m]
         logits = attention.clip_to_finite(K.matmul(queries, keys, transpose_b=True))
@@ -210,7 +211,7 @@ def _attend_in_tiles(
         sums = products[..., v:]
         outputs = products[..., :v] / sums
 
-        def gradient(upstream: K.Tensor) -> tuple[K.Tensor, K.Tensor]:
+        def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
             upstream /= sums
             upstream = K.concatenate([upstream, upstream * outputs], -1)
             places = K.concatenate([to_value, -to_sum], -1)

@@ -4,12 +4,13 @@
 from collections.abc import Sequence
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import product, sizes
 from lambdanet.ops.blocking import BlockAxis, num_blocks, window_positions
 from lambdanet.ops.relative_positions import PairAxis, read_rows
 
 
-def read_slices(table: K.Tensor, axis: PairAxis) -> K.Tensor:
+def read_slices(table: Tensor, axis: PairAxis) -> Tensor:
     """Reads the first of several axes of a table: [1, r, p, q] -> [n, p, m, q], or as `read_rows` does.
 
     Slices are for known sizes, a dilation of 1 and more axes inside. Neighboring context positions use
@@ -38,7 +39,7 @@ def read_slices(table: K.Tensor, axis: PairAxis) -> K.Tensor:
     return K.reshape(K.stack(slices), [len(positions), p, num_context, q])
 
 
-def multiply_windows(x: K.Tensor, axes: Sequence[BlockAxis]) -> K.Tensor:
+def multiply_windows(x: Tensor, axes: Sequence[BlockAxis]) -> Tensor:
     """Collects windows along one axis after the other, in the precision of products: as `gather_windows`.
 
     Letters: i, j, k blocks, p, q, r places in a window and x, y, z positions along each axis.

@@ -2,17 +2,18 @@
 """Batch normalization and channel gates, fused with the reductions before and after them."""
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import at_least_float32, sizes
 
 
-def scale_channels(x: K.Tensor, gate: K.Tensor) -> K.Tensor:
+def scale_channels(x: Tensor, gate: Tensor) -> Tensor:
     """Returns `x * gate`, computed in float32 so that its gradient can join the sums of `normalize`."""
     return K.cast(at_least_float32(x) * at_least_float32(gate), x.dtype)
 
 
 def normalize(
-    x: K.Tensor, gamma: K.Tensor, beta: K.Tensor, epsilon: float, groups: int = 1
-) -> tuple[K.Tensor, ...]:
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int = 1
+) -> tuple[Tensor, ...]:
     """Normalizes over batch and maps, with one pass over the input for all sums, and one for all gradients.
 
     Every sum is over a map first, so that the compiler can compute all of them together, by the operation
@@ -33,23 +34,23 @@ def normalize(
     pixels = K.cast(h * w, gamma.dtype)
     size = K.cast(b, gamma.dtype) / groups * pixels
 
-    def split(sums: K.Tensor) -> K.Tensor:  # [b, c] -> [g, b / g, c]
+    def split(sums: Tensor) -> Tensor:  # [b, c] -> [g, b / g, c]
         return K.reshape(sums, [groups, -1, c])
 
-    def by_example(values: K.Tensor) -> K.Tensor:  # [g, c] -> [b, c]
+    def by_example(values: Tensor) -> Tensor:  # [g, c] -> [b, c]
         if groups == 1:
             return values  # [1, c]
         return K.reshape(
             K.broadcast_to(values[:, K.newaxis], [groups, b // groups, c]), [b, c]
         )
 
-    def by_pixel(values: K.Tensor) -> K.Tensor:  # [g, c] -> [b, 1, 1, c]
+    def by_pixel(values: Tensor) -> Tensor:  # [g, c] -> [b, 1, 1, c]
         return by_example(values)[:, K.newaxis, K.newaxis]
 
     @K.custom_gradient
     def normalized(
-        x: K.Tensor, gamma: K.Tensor, beta: K.Tensor
-    ) -> tuple[tuple[K.Tensor, ...], K.Gradient]:
+        x: Tensor, gamma: Tensor, beta: Tensor
+    ) -> tuple[tuple[Tensor, ...], K.Gradient]:
         wide = K.cast(x, gamma.dtype)
         means = K.mean(wide, [1, 2])
         squares = K.mean(K.square(wide), [1, 2])
@@ -60,11 +61,11 @@ def normalize(
         offset = beta - mean * scale
 
         def grad(
-            upstream: K.Tensor,
-            upstream_means: K.Tensor,
-            _mean: K.Tensor,
-            _variance: K.Tensor,
-        ) -> tuple[K.Tensor, ...]:
+            upstream: Tensor,
+            upstream_means: Tensor,
+            _mean: Tensor,
+            _variance: Tensor,
+        ) -> tuple[Tensor, ...]:
             upstream, upstream_means = (
                 K.cast(g, gamma.dtype) for g in (upstream, upstream_means)
             )

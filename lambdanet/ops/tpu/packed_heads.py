@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import round_up, sizes
 from lambdanet.ops import attention, blocking
 from lambdanet.ops.blocking import BlockAxis
@@ -22,13 +23,13 @@ from lambdanet.ops.tpu.lookups import multiply_windows
 
 
 def attend(
-    queries: K.Tensor,
-    keys: K.Tensor,
-    values: K.Tensor,
-    tables: Sequence[K.Tensor],
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Sequence[Tensor],
     geometry: LocalGeometry,
     num_heads: int,
-) -> K.Tensor:
+) -> Tensor:
     """Attends in blocks, as `lambdanet.ops.local_attention.attend_by_head`, several heads together."""
     key_dim, value_dim = (x.shape[-1] // num_heads for x in (keys, values))
     heads = heads_per_tile(num_heads, max(key_dim, value_dim))
@@ -57,14 +58,14 @@ def heads_per_tile(num_heads: int, depth: int) -> int:
     )
 
 
-def pack_queries(queries: K.Tensor, heads: int) -> K.Tensor:
+def pack_queries(queries: Tensor, heads: int) -> Tensor:
     """Separates the queries of each head, zero for the others: [g, n, heads k] -> [g, heads n, heads k]."""
     g, n, depth = sizes(queries)
     by_head = K.expand_dims(queries, 1) * head_mask(heads, depth, queries.dtype)
     return K.reshape(by_head, [g, heads * n, depth])
 
 
-def unpack_outputs(outputs: K.Tensor, heads: int) -> K.Tensor:
+def unpack_outputs(outputs: Tensor, heads: int) -> Tensor:
     """Keeps of each head's outputs its own columns: [g, heads n, heads v] -> [g, n, heads v]."""
     g, n, depth = sizes(outputs)
     by_head = K.reshape(outputs, [g, heads, n // heads, depth])
@@ -72,12 +73,12 @@ def unpack_outputs(outputs: K.Tensor, heads: int) -> K.Tensor:
 
 
 def relative_bias(
-    queries: K.Tensor,
-    tables: Sequence[K.Tensor],
+    queries: Tensor,
+    tables: Sequence[Tensor],
     axes: Sequence[BlockAxis],
-    visible: Sequence[K.Tensor],
+    visible: Sequence[Tensor],
     heads: int = 1,
-) -> K.Tensor:
+) -> Tensor:
     """Returns `map_bias` of `map_logits`, masked, by two large products and no transposition.
 
     The first multiplies each query by the embeddings of all e pairs; those that are not of the query's own
@@ -118,10 +119,10 @@ def relative_bias(
 
 def wide_windows(
     geometry: LocalGeometry,
-    queries: K.Tensor,
-    keys: K.Tensor,
-    tables: Sequence[K.Tensor],
-) -> tuple[list[BlockAxis], list[K.Tensor]]:
+    queries: Tensor,
+    keys: Tensor,
+    tables: Sequence[Tensor],
+) -> tuple[list[BlockAxis], list[Tensor]]:
     """Returns the axes and what is `visible` along each, with windows widened to full tiles if free.
 
     They are of whole rows of tiles, where the logits take no more tiles for it. Rows of a window then follow
@@ -145,12 +146,12 @@ def wide_windows(
     ]
 
 
-def head_mask(heads: int, depth: int, dtype: K.DType) -> K.Tensor:
+def head_mask(heads: int, depth: int, dtype: K.DType) -> Tensor:
     """Ones in the columns of each head, zeros elsewhere: [heads, 1, depth]."""
     return K.expand_dims(K.repeat(K.eye(heads, dtype=dtype), depth // heads, axis=1), 1)
 
 
-def _flat(x: K.Tensor) -> K.Tensor:
+def _flat(x: Tensor) -> Tensor:
     """[height, width, e] -> [height * width, e]."""
     height, width, e = sizes(x)
     return K.reshape(x, [height * width, e])

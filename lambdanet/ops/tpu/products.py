@@ -10,6 +10,7 @@ import dataclasses
 import math
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import at_least_float32, ceil_div, pad, product, sizes
 from lambdanet.ops import pooling, products
@@ -29,7 +30,7 @@ class TpuProduct(Product):
     gather = staticmethod(multiply_windows)
     read_first = staticmethod(read_slices)
 
-    def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
+    def apply(self, term: PositionTerm, device: Device) -> Tensor:
         axes = cut_axes(term, self.block)
         operands = (*self.operands(term, axes), term.content, num_blocks(axes))
         if self.query_first:
@@ -51,7 +52,7 @@ class PooledQueries(Form):
         pooled = dataclasses.replace(sizes, query_size=counts, k=sizes.k * positions)
         return Product(query_first=True).seconds(pooled, speed)
 
-    def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
+    def apply(self, term: PositionTerm, device: Device) -> Tensor:
         b, *size, h, k = sizes(term.queries)
         v = term.values.shape[-2]
         pools = []
@@ -102,13 +103,13 @@ def candidates(sizes: Sizes) -> list[Form]:
 
 
 def query_first(
-    queries: K.Tensor,
-    values: K.Tensor,
-    embeddings: K.Tensor,
-    content: K.Tensor | None = None,
+    queries: Tensor,
+    values: Tensor,
+    embeddings: Tensor,
+    content: Tensor | None = None,
     blocks: int = 1,
     chunk: int | None = None,
-) -> K.Tensor:
+) -> Tensor:
     """Contracts k first; the compiler chooses what to transpose.
 
     The content lambda [b, k, v] is k more positions of the context, with the columns of the identity as
@@ -127,18 +128,18 @@ def query_first(
     return in_chunks(_query_first, queries, values, embeddings, chunk)
 
 
-def _query_first(queries: K.Tensor, values: K.Tensor, embeddings: K.Tensor) -> K.Tensor:
+def _query_first(queries: Tensor, values: Tensor, embeddings: Tensor) -> Tensor:
     similarity = K.einsum("bnhk,nkm->bhnm", queries, embeddings)
     return K.einsum("bhnm,bmv->bnhv", similarity, values)
 
 
 def lambda_first(
-    queries: K.Tensor,
-    values: K.Tensor,
-    embeddings: K.Tensor,
-    content: K.Tensor | None,
+    queries: Tensor,
+    values: Tensor,
+    embeddings: Tensor,
+    content: Tensor | None,
     blocks: int,
-) -> K.Tensor:
+) -> Tensor:
     """Contracts m first by matrix products, a few keys at a time, and k by elementwise products.
 
     With h and v as outer axes and positions inside, the sum over the groups of keys and then within a group

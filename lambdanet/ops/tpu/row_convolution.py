@@ -14,6 +14,7 @@ c channels (context positions of a group and a window, times u), l lanes (keys, 
 import dataclasses
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.device import Device, Speed
 from lambdanet.backend.tensors import at_least_float32, ceil_div, pad, round_up, sizes
 from lambdanet.ops import products
@@ -40,7 +41,7 @@ class RowConvolution(Form):
         forms = [form for form in products.candidates(sizes) if not form.query_first]
         return (1 - 1e-9) * min(form.seconds(sizes, speed) for form in forms)
 
-    def apply(self, term: PositionTerm, device: Device) -> K.Tensor:
+    def apply(self, term: PositionTerm, device: Device) -> Tensor:
         return _apply(term)
 
 
@@ -56,7 +57,7 @@ def candidates(sizes: Sizes) -> list[Form]:
     )
 
 
-def _apply(term: PositionTerm) -> K.Tensor:
+def _apply(term: PositionTerm) -> Tensor:
     """Applies the position lambdas to their queries: [b, height, width, h, v]."""
     b, height, width, h, k = sizes(term.queries)
     v = term.values.shape[-2]
@@ -106,7 +107,7 @@ def _columns(term: PositionTerm, blocks: int) -> BlockAxis:
     return BlockAxis(COLUMNS, COLUMNS + s - 1, -(s // 2), count=blocks, step=COLUMNS)
 
 
-def _images(term: PositionTerm, groups: int, blocks: int) -> K.Tensor:
+def _images(term: PositionTerm, groups: int, blocks: int) -> Tensor:
     """Cuts the values into groups of rows and windows of columns: [b, g, v * j, c]."""
     height, width = term.context_size
     groups = max(groups, ceil_div(height, ROWS))
@@ -125,7 +126,7 @@ def _images(term: PositionTerm, groups: int, blocks: int) -> K.Tensor:
     return K.reshape(images, [b, groups, v * blocks, places.shape[1] * u])
 
 
-def _kernel(term: PositionTerm, keys: int) -> K.Tensor:
+def _kernel(term: PositionTerm, keys: int) -> Tensor:
     """Spreads the table over pairs of positions: [t, 1, c, keys * positions]."""
     taps = _num_taps(term)
     k, u = term.table.shape[2:]
@@ -138,8 +139,8 @@ def _kernel(term: PositionTerm, keys: int) -> K.Tensor:
 
 
 def _group_queries(
-    queries: K.Tensor, groups: int, blocks: int, keys: int
-) -> list[K.Tensor]:
+    queries: Tensor, groups: int, blocks: int, keys: int
+) -> list[Tensor]:
     """Cuts queries into blocks, and lays keys and positions along the lanes: tiles [g, 1, j, h, b, l]."""
     b, height, width, h, k = sizes(queries)
     queries = pad(
