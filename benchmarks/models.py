@@ -66,7 +66,7 @@ def benchmark_models(
       max_seconds: the time limit of a model's turns in a pass, as in `benchmark_layers`.
       dtype: "float32", "bfloat16" or "float16"; the latter two mean mixed precision.
       threads: the number of threads per model; default: the number of cores.
-      peers: whether to measure timm's networks of the same names too, in PyTorch on the CPU, in eager mode
+      peers: whether to measure timm's networks of the same names too, in PyTorch, in eager mode
         ("timm/NAME") and compiled by `torch.compile` ("timm_compiled/NAME"). Compiling takes minutes.
       peers_python: the interpreter that has timm; default: this one.
       out: the folder for `models.csv` and `models.png`; default: none.

@@ -5,7 +5,7 @@ import dataclasses
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,8 @@ from lambdanet.errors import check_counts
 from lambdanet.files import write_output
 from lambdanet.ops import convolution, products
 from lambdanet.ops.position_lambdas import choose_fastest
-from lambdanet.ops.position_term import Form, PositionTerm
+from lambdanet.ops.position_term import Form, PositionTerm, Sizes
 from lambdanet.text_table import to_csv
-from lambdanet.try_device.rates import Timing, fit
 
 MAPS = (
     "7x7x512x8",
@@ -37,6 +36,16 @@ MAPS = (
 SCOPE = 23
 PRUNED = 3.0  # forms whose estimate is this many times the shortest are not measured
 MIN_SECONDS = 0.006  # of a turn
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """The seconds that a form takes in a case, which is anything hashable."""
+
+    case: Any
+    sizes: Sizes
+    form: Form
+    seconds: float
 
 
 def measure_rates(
@@ -155,6 +164,44 @@ def _time(run: Callable[..., Any], inputs: Sequence[tf.Tensor]) -> float:
         run(*inputs)
         calls += 1
     return (time.perf_counter() - start) / calls
+
+
+def fit(timings: Sequence[Timing], start: Speed) -> Speed:
+    """Returns the rates with the least error of the logarithm of the time.
+
+    Forms near the fastest of their case count most, as only they are chosen.
+
+    Args:
+      timings: the times; estimates of these forms must be above 0.
+      start: the rates to start from, whose tile is kept.
+    """
+    from scipy import optimize
+
+    fastest: dict[Hashable, float] = {}
+    for timing in timings:
+        fastest[timing.case] = min(
+            timing.seconds, fastest.get(timing.case, timing.seconds)
+        )
+
+    def speed(logarithms: np.ndarray) -> Speed:
+        # A rate that no timing depends on wanders, and must stay finite.
+        rates = np.exp(np.clip(logarithms, 0, 100)).tolist()
+        return dataclasses.replace(Speed(*rates), tile=start.tile)
+
+    def error(logarithms: np.ndarray) -> float:
+        total = 0.0
+        for timing in timings:
+            estimate = timing.form.seconds(timing.sizes, speed(logarithms))
+            weight = (fastest[timing.case] / timing.seconds) ** 2
+            total += weight * abs(np.log(estimate / timing.seconds))
+        return total
+
+    rates = np.log(dataclasses.astuple(start)[:4])
+    for _ in range(3):  # from where the simplex has shrunk too early
+        rates = optimize.minimize(
+            error, rates, method="Nelder-Mead", options={"maxiter": 2000}
+        ).x
+    return speed(rates)
 
 
 def summary(timings: Sequence[Timing], fitted: Device) -> str:

@@ -31,7 +31,6 @@ FILES = {
     "training/run/multi_worker_test.py": LONG,
     "training/serving/export_int8_test.py": LONG,
     "training/serving/exported_axes_test.py": LONG,
-    "try_device": LONG,
 }
 # What single tests with a marker need.
 MARKERS = {

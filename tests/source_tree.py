@@ -28,8 +28,7 @@ FLOORS = {
     ),
     "explain": ("core", "backend", "ops", "layers", "configs", "models", "training"),
 }
-FLOORS["try_device"] = (*FLOORS["detection"], "detection")
-FLOORS["cli"] = (*FLOORS["try_device"], "explain", "try_device")
+FLOORS["cli"] = (*FLOORS["detection"], "detection", "explain")
 # Beside the package, and not installed.
 BESIDE = ("benchmarks",)
 FLOORS["benchmarks"] = tuple(FLOORS)

@@ -122,8 +122,10 @@ def _scope(text: str) -> int | None:
 
 
 def packages_of(contender: str) -> tuple[str, ...]:
-    """Returns the pip packages of a contender from another library."""
-    return PEER_PACKAGES.get(contender, PEER_PACKAGES["peer/timm"])
+    """Returns the pip packages of a contender."""
+    if contender.partition("/")[0] in MODEL_PEERS:
+        return PEER_PACKAGES["peer/timm"]
+    return PEER_PACKAGES.get(contender, ("'lambdanet[dev]'",))
 
 
 def note_for(contender: str, case: Case) -> str:

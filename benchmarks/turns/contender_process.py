@@ -30,6 +30,7 @@ class ContenderFailed(Exception):
 class ContenderProcess:
     """A process that runs `benchmarks.turns.worker` for one contender.
 
+    A name that ends with " on jax" or another backend of Keras runs on that one, others as in this process.
     The constructor starts it, with additional variables in its environment, and does not wait; `about` does.
     """
 
@@ -40,9 +41,17 @@ class ContenderProcess:
         number = str(threads)
         folder = str(Path(__file__).resolve().parents[2])
         names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-        variables = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+        variables = {
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            # Several processes share a GPU.
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        }
+        contender, _, backend = name.partition(" on ")
+        if backend:
+            variables["KERAS_BACKEND"] = backend
         self._process = subprocess.Popen(
-            [python, "-c", _PROGRAM, name, number, folder],
+            [python, "-c", _PROGRAM, contender, number, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -60,7 +69,7 @@ class ContenderProcess:
         return self.request("about", START_SECONDS)
 
     def request(self, do: str, timeout: float, **arguments: Any) -> dict[str, Any]:
-        """Sends "about", "build", "time" or "memory", and returns the answer.
+        """Sends "about", "build", "time", "memory" or "next_row", and returns the answer.
 
         Raises:
           ContenderFailed: the answer is an error, or there is none in `timeout` seconds; it is killed.

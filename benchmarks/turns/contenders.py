@@ -26,7 +26,7 @@ from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.ops import reference
 from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
 
-which_keras.check_backend("benchmark", ("tensorflow", "jax"))
+which_keras.check_backend("benchmark", ("tensorflow", "jax", "torch"))
 
 # Each has its own scope: 7x7 positions (local), blocks of 8x8 with halos of 3 (halo), or the whole map.
 ATTENTION: dict[str, Callable[..., keras.layers.Layer]] = {
@@ -49,6 +49,10 @@ def start(name: str, threads: int) -> dict[str, str]:
     """Limits the backend to `threads` and returns its version and device."""
     if K.ENGINE == "jax":
         return _start_jax(threads)
+    if K.ENGINE == "torch":
+        from benchmarks.turns import on_torch
+
+        return on_torch.start(threads)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     gpus = tf.config.list_physical_devices("GPU")
@@ -135,8 +139,8 @@ def _run_position_lambdas(apply: Callable[..., K.Tensor], case: Case) -> Run:
         [b, height, width, v],
         [*lengths, KEY_DIM],
     )
-    inputs = [_random(shape, case, seed) for seed, shape in enumerate(shapes)]
-    return _run(apply, inputs, [b, height, width, HEADS, v], case)
+    inputs = [random_tensor(shape, case, seed) for seed, shape in enumerate(shapes)]
+    return run_function(apply, inputs, [b, height, width, HEADS, v], case)
 
 
 def run_layer(
@@ -157,7 +161,7 @@ def run_layer(
         if isinstance(layer, LambdaLayer)
         else layer
     )
-    return _run(apply, [_random(shape, case, 0)], shape, case, layer)
+    return run_function(apply, [random_tensor(shape, case, 0)], shape, case, layer)
 
 
 def policy(dtype: str) -> str:
@@ -165,7 +169,7 @@ def policy(dtype: str) -> str:
     return dtype if dtype == "float32" else f"mixed_{dtype}"
 
 
-def _run(
+def run_function(
     apply: Callable[..., K.Tensor],
     inputs: Sequence[K.Tensor],
     output_shape: Sequence[int],
@@ -176,10 +180,15 @@ def _run(
     if not case.backward:
         return compile_runner(apply, inputs, layer)
     weights = layer.trainable_variables if layer else []
-    gradients = (_jax_gradients if K.ENGINE == "jax" else _tensorflow_gradients)(
-        apply, weights
+    differentiate = {
+        "jax": _jax_gradients,
+        "tensorflow": _tensorflow_gradients,
+        "torch": _torch_gradients,
+    }[K.ENGINE]
+    gradients = differentiate(apply, weights)
+    return compile_runner(
+        gradients, [random_tensor(output_shape, case, 3), *inputs], layer
     )
-    return compile_runner(gradients, [_random(output_shape, case, 3), *inputs], layer)
 
 
 def _tensorflow_gradients(
@@ -209,6 +218,20 @@ def _jax_gradients(
     return gradients
 
 
+def _torch_gradients(
+    apply: Callable[..., K.Tensor], weights: Sequence[Any]
+) -> Callable[..., Any]:
+    import torch
+
+    @torch.enable_grad()
+    def gradients(output_gradient: K.Tensor, *inputs: K.Tensor) -> Any:
+        inputs = tuple(x.detach().requires_grad_() for x in inputs)
+        variables = [*inputs, *(weight.value for weight in weights)]
+        return torch.autograd.grad(apply(*inputs), variables, output_gradient)
+
+    return gradients
+
+
 def _of_values(
     variables: Sequence[Any], function: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -229,7 +252,7 @@ def compile_runner(
     """Returns a function that runs a compiled function of tensors once and waits for the result.
 
     On JAX, the function leaves variables as they are, and the weights of the layer in it are arguments of the
-    compiled function, not constants.
+    compiled function, not constants. On torch, nothing is compiled, and gradients are off.
     """
     if K.ENGINE == "jax":
         import jax
@@ -238,6 +261,12 @@ def compile_runner(
         jitted = jax.jit(_of_values(variables, function))
         values = [variable.value for variable in variables]
         return lambda: jax.block_until_ready(jitted(values, *arguments))
+    if K.ENGINE == "torch":
+        import torch
+
+        from benchmarks.turns import on_torch
+
+        return on_torch.wait_after(torch.no_grad()(partial(function, *arguments)))
     compiled = tf.function(function, autograph=False)
 
     def run() -> Any:
@@ -248,6 +277,6 @@ def compile_runner(
     return run
 
 
-def _random(shape: Sequence[int], case: Case, seed: int) -> K.Tensor:
+def random_tensor(shape: Sequence[int], case: Case, seed: int) -> K.Tensor:
     values = np.random.default_rng(seed).standard_normal(shape, np.float32)
     return K.cast(K.convert_to_tensor(values), case.dtype)

@@ -84,6 +84,11 @@ def training_step(model: keras.Model, images: K.Tensor, labels: K.Tensor) -> Run
     )
     if K.ENGINE == "tensorflow":
         return compile_runner(lambda *batch: model.train_step(batch), [images, labels])
+    if K.ENGINE == "torch":
+        import torch
+
+        step = torch.enable_grad()(model.train_step)
+        return compile_runner(step, [(images, labels)])
     model.optimizer.build(model.trainable_variables)
     groups = (
         model.trainable_variables,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contenders from other libraries, which may be missing: layers, and timm's networks.
 
-Each is the library's own, in the library's data layout, on the CPU.
+Each is the library's own, in the library's data layout; PyTorch's are on its GPU if it has one.
 """
 
 import functools
@@ -32,20 +32,24 @@ def start(name: str, threads: int) -> dict[str, str]:
 
 def build(name: str, case: Case | ModelCase) -> Run:
     """Builds a contender and returns a function that runs it once."""
-    if isinstance(case, ModelCase):
-        prefix, _, network = name.partition("/")
-        return _run_network(network, case, compiled=prefix == "timm_compiled")
-    if name == KECAM:
+    if name == KECAM and isinstance(case, Case):
         from benchmarks.turns import contenders
 
         return contenders.run_layer(_create_kecam_halo, case)
-    return _run_torch_layer(
-        _lucidrains(case) if name == "peer/lucidrains" else _timm(case), case
-    )
+    from benchmarks.turns import on_torch
+
+    with on_torch.device():
+        if isinstance(case, ModelCase):
+            prefix, _, network = name.partition("/")
+            run = _run_network(network, case, compiled=prefix == "timm_compiled")
+        else:
+            create = _lucidrains if name == "peer/lucidrains" else _timm
+            run = _run_torch_layer(create(case), case)
+    return on_torch.wait_after(run)
 
 
 def _import_torch(name: str, threads: int) -> dict[str, str]:
-    import torch
+    from benchmarks.turns import on_torch
 
     if name == "peer/lucidrains":
         import lambda_networks  # noqa: F401
@@ -53,8 +57,7 @@ def _import_torch(name: str, threads: int) -> dict[str, str]:
         from lambdanet.models.weights.tensor_files import import_timm
 
         import_timm()
-    torch.set_num_threads(threads)
-    return {"device": "CPU"}
+    return on_torch.start(threads)
 
 
 def _import_kecam(threads: int) -> dict[str, str]:
@@ -117,7 +120,7 @@ def _run_network(name: str, case: ModelCase, compiled: bool) -> Run:
     compute = torch.compile(model) if compiled else model
     dtype = getattr(torch, case.dtype)
     precision = functools.partial(
-        torch.autocast, "cpu", dtype, enabled=dtype != torch.float32
+        torch.autocast, images.device.type, dtype, enabled=dtype != torch.float32
     )
     optimizer = torch.optim.SGD(model.parameters(), cases.LEARNING_RATE, cases.MOMENTUM)
 

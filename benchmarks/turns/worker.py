@@ -2,7 +2,8 @@
 """The program that runs a contender: reads requests and writes answers, each a line of JSON.
 
 `benchmarks.turns.contender_process` starts it. Requests: `about` the library and device, `build`
-a case (and call it once), `time` calls, measure the `memory` of calls.
+a case (and call it once), `time` calls, measure the `memory` of calls; or `next_row` of a check of
+`benchmarks.device`.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +28,28 @@ MODULES = {
     "timm": "peers",
     "timm_compiled": "peers",
 }
+CHECKS = ("exports", "forms", "training")  # modules of `benchmarks.device`
 
 
 class Contender:
     """A contender, such as "position/einsum", and its current case; its methods answer the requests."""
 
     def __init__(self, name: str, threads: int):
-        module = MODULES.get(name.partition("/")[0], "contenders")
-        self._module = importlib.import_module(f"benchmarks.turns.{module}")
+        prefix = name.partition("/")[0]
+        module = f"turns.{MODULES.get(prefix, 'contenders')}"
+        if prefix in CHECKS:
+            module = f"device.{prefix}"
+        self._module = importlib.import_module(f"benchmarks.{module}")
         self._name = name
         self._run: Callable[[], object] = object
+        self._rows: Iterator[dict[str, Any]] | None = None
         self._about = self._module.start(name, threads)
         # Leaves the modules of the library out of the collections in each case.
         gc.freeze()
 
     def about(self) -> dict[str, Any]:
         """Returns the `library`, the `device`, and whether a process that is timed also `counts_memory`."""
-        return {**self._about, "counts_memory": memory.on_gpu()}
+        return {**self._about, "counts_memory": self._about["device"] != "CPU"}
 
     def build(self, case: dict[str, Any]) -> dict[str, Any]:
         """Builds a case, which replaces the previous one, and times its first call."""
@@ -66,17 +72,24 @@ class Contender:
         return {"seconds": (time.perf_counter() - start) / calls}
 
     def memory(self, calls: int) -> dict[str, Any]:
-        """Measures the peak memory of a call; JAX has no high-water mark of one on an accelerator."""
-        if self._about["library"].startswith("jax") and self._about["device"] != "CPU":
+        """Measures the peak memory of a call; on an accelerator, of TensorFlow alone."""
+        on_tensorflow = self._about["library"].startswith("tensorflow")
+        if self._about["device"] != "CPU" and not on_tensorflow:
             return {"bytes": None}
         return {"bytes": memory.peak_bytes(self._run, calls)}
+
+    def next_row(self) -> dict[str, Any]:
+        """Returns the next `row` of a check; None after the last."""
+        if self._rows is None:
+            self._rows = self._module.rows(self._name)
+        return {"row": next(self._rows, None)}
 
 
 def describe(error: BaseException, name: str) -> str:
     """Returns the message of an exception, shortened in the middle: TensorFlow's reason is at the end."""
     if isinstance(error, ModuleNotFoundError):
         packages = " ".join(packages_of(name))
-        return f"not installed: no module {error.name!r}; pip install {packages}, or --peers_python"
+        return f"not installed: no module {error.name!r}; pip install {packages}"
     text = errors.one_line(error)
     return f"{type(error).__name__}: {text if len(text) <= 200 else f'{text[:60]} ... {text[-135:]}'}"
 

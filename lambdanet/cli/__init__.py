@@ -16,7 +16,6 @@ from lambdanet.cli import (
     models,
     tpu_check,
     training,
-    try_device,
 )
 from lambdanet.command_line import HELP, Command, run_command
 from lambdanet.errors import check_known
@@ -27,7 +26,6 @@ _COMPLETED: tuple[Command, ...] = (
     *training.COMMANDS,
     *exported.COMMANDS,
     *tpu_check.COMMANDS,
-    *try_device.COMMANDS,
 )
 COMMANDS = (*_COMPLETED, completion.completion_of(_COMPLETED))
 

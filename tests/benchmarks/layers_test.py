@@ -220,7 +220,7 @@ def test_process_survives_failing_case_and_ends_at_limit():
         (
             "raise ModuleNotFoundError('', name='lambda_networks')",
             "not installed: no module 'lambda_networks'; "
-            "pip install torch lambda-networks, or --peers_python",
+            "pip install torch lambda-networks",
         ),
         ("import os; os._exit(3)", "ended with status 3"),
     ],
@@ -358,7 +358,7 @@ def test_summary_compares_with_the_fastest_other():
 
 
 def test_other_device_is_noted_and_not_compared():
-    """PyTorch's layers run on the CPU of a machine with a GPU."""
+    """PyTorch's layers may run on the CPU of a machine with a GPU."""
     rows = rows_of({"layer/auto": 4.0, "peer/timm": 12.0}, device="a GPU")
     rows[1].device = "CPU"
     for row in rows:

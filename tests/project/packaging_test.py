@@ -232,7 +232,6 @@ def test_what_a_floor_imports_is_required(built, floor):
         "training": ("tensorflow", "jax", "demo", "train", "onnx", "detection", "beam"),
         "explain": ("tensorflow", "jax", "torch", "train"),
         "tpu": ("tpu-check-tensorflow", "tpu-check", "tensorflow", "demo"),
-        "try_device": ("tensorflow", "jax", "tpu-check"),
         "detection": ("detection",),
         "cli": ("demo",),
     }.get(floor, ())

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs contenders on PyTorch, on its GPU if it has one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def start(threads: int) -> dict[str, str]:
+    """Limits PyTorch to `threads` and returns its version and device.
+
+    On a GPU, products of float32 are in TF32, as on JAX and TensorFlow.
+    """
+    torch.set_num_threads(threads)
+    name = "CPU"
+    if torch.cuda.is_available():
+        torch.set_float32_matmul_precision("high")
+        name = torch.cuda.get_device_name()
+    return {"library": f"torch {torch.__version__}", "device": name}
+
+
+def device() -> torch.device:
+    """Returns the device; in a `with`, it is where tensors are made."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def wait_after(run: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns a function that runs another, and waits until the device is done."""
+
+    def run_and_wait() -> Any:
+        outputs = run()
+        torch.cuda.synchronize()
+        return outputs
+
+    return run_and_wait if torch.cuda.is_available() else run
