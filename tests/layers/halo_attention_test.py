@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in blocks: any size, its forms for a TPU, and its graph; fuzz_layers_test has the loop."""
+"""Attention in blocks: any size, its form for a TPU, and its graph; fuzz_layers_test has the loop."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from naive_layers import images, naive_attention, offsets_of, projected
 
 import lambdanet
 from lambdanet.backend import device
-from lambdanet.ops.tpu import joint_logits, packed_heads
+from lambdanet.ops.tpu import joint_logits
 
 
 @pytest.mark.parametrize("kind", ["CPU", "TPU"])
@@ -84,19 +84,15 @@ def test_graph_has_no_patches_or_indexed_gradients(size):
 
 @pytest.mark.parametrize("dtype", ["float64", "mixed_bfloat16"])
 @pytest.mark.parametrize(
-    ("is_joint", "layer"),
+    "layer",
     [
-        (True, partial(lambdanet.HaloAttention, 64, 4)),
-        (True, partial(lambdanet.HaloAttention, 128, 8, mask_padding=False)),
-        (True, partial(lambdanet.LocalAttention, 32, 4, scope=5)),
-        (False, partial(lambdanet.HaloAttention, 64, 4, strides=2)),
-        (
-            False,
-            partial(
-                lambdanet.HaloAttention, 256, 8, 4, halo_size=1, mask_padding=False
-            ),
-        ),
-        (False, partial(lambdanet.HaloAttention, 128, 2, 12)),
+        partial(lambdanet.HaloAttention, 64, 4),
+        partial(lambdanet.HaloAttention, 128, 8, mask_padding=False),
+        partial(lambdanet.LocalAttention, 32, 4, scope=5),
+        partial(lambdanet.HaloAttention, 64, 4, strides=2),
+        partial(lambdanet.HaloAttention, 256, 8, 4, halo_size=1, mask_padding=False),
+        partial(lambdanet.HaloAttention, 128, 2, 12),
+        partial(lambdanet.HaloAttention, 160, 2),
     ],
     ids=[
         "one tile",
@@ -105,16 +101,10 @@ def test_graph_has_no_patches_or_indexed_gradients(size):
         "few queries",
         "small blocks",
         "a head per tile",
+        "heads too deep",
     ],
 )
-def test_tpu_forms_equal_single_heads_with_gradients(
-    is_joint, layer, dtype, monkeypatch
-):
-    packed = []
-    attend = packed_heads.attend
-    monkeypatch.setattr(
-        packed_heads, "attend", lambda *args: packed.append(1) or attend(*args)
-    )
+def test_tpu_form_equals_single_heads_with_gradients(layer, dtype):
     layer = layer(dtype=dtype)
     x = tf.constant(images(2, 12, 20, 16), layer.compute_dtype)
 
@@ -131,31 +121,23 @@ def test_tpu_forms_equal_single_heads_with_gradients(
         for result, of_a_head in zip(results(), expected, strict=True):
             error = np.max(np.abs(result - of_a_head)) / np.max(np.abs(of_a_head))
             assert error < {"float64": 1e-13, "mixed_bfloat16": 4e-2}[dtype]
-    assert len(packed) == (not is_joint)
 
 
 @pytest.mark.parametrize(
     ("sizes", "heads"),
     [
-        ((4, 16), 4),
-        ((8, 16), 8),
-        ((8, 32), 4),
-        ((8, 64), 2),
-        ((6, 40), 3),
-        ((8, 160), 1),
-    ]
-    + [
         ((4, 16, 16, 30), 4),
         ((8, 16, 16, 30), 4),
         ((8, 32, 32, 30), 2),
         ((6, 20, 10, 30), 3),
-    ]
-    + [((8, 8, 4, 65), 4), ((2, 64, 80, 9), 0)],
+        ((8, 8, 4, 65), 4),
+        ((8, 64, 64, 30), 1),
+        ((2, 64, 80, 9), 0),
+    ],
 )
 def test_heads_per_tile(sizes, heads):
-    """Of heads and depth; or of heads, depths of keys and values, and pairs of positions."""
-    form = packed_heads if len(sizes) == 2 else joint_logits
-    assert form.heads_per_tile(*sizes) == heads
+    """Of heads, depths of keys and values, and pairs of positions."""
+    assert joint_logits.heads_per_tile(*sizes) == heads
 
 
 def test_static_sizes_stay_static():

@@ -15,15 +15,16 @@ Letters: j blocks of an example, n queries of a block, m context positions of it
 each, c columns of a tile, d the width of all queries, v that of all values, g = b * t * j, r = h * n rows.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 from lambdanet import backend as K
 from lambdanet.backend import Tensor
-from lambdanet.backend.tensors import at_least_float32, pad, product, sizes
-from lambdanet.ops import attention, blocking
+from lambdanet.backend.tensors import at_least_float32, pad, round_up, sizes
+from lambdanet.ops import attention, blocking, local_attention
 from lambdanet.ops.blocking import BlockAxis
 from lambdanet.ops.local_attention import LocalGeometry
-from lambdanet.ops.tpu import LANES, packed_heads
+from lambdanet.ops.tpu import LANES, TILE_ROWS
 from lambdanet.ops.tpu.lookups import multiply_windows
 
 
@@ -35,16 +36,15 @@ def attend(
     geometry: LocalGeometry,
     num_heads: int,
 ) -> Tensor:
-    """Attends in blocks, as `lambdanet.ops.local_attention.attend_by_head`.
-
-    Where a tile has a single head, or its queries do not fill the lanes, `packed_heads` is faster.
-    """
+    """Attends in blocks, as `lambdanet.ops.local_attention.attend_by_head`, which serves heads too deep."""
     key_dim, value_dim = (x.shape[-1] // num_heads for x in (keys, values))
-    axes, visible = packed_heads.wide_windows(geometry, queries, keys, tables)
+    axes, visible = _wide_windows(geometry, queries, keys, tables)
     window = [axis.num_context for axis in axes]
     heads = heads_per_tile(num_heads, key_dim, value_dim, sum(window))
-    if heads < 2 or heads * product([axis.num_queries for axis in axes]) < LANES:
-        return packed_heads.attend(queries, keys, values, tables, geometry, num_heads)
+    if heads == 0:
+        return local_attention.attend_by_head(
+            queries, keys, values, tables, geometry, num_heads
+        )
     query_size = sizes(queries)[1:3]
     queries = blocking.split(queries * key_dim**-0.5, axes)
     queries = separate_heads(queries, tables, axes, visible, num_heads, heads)
@@ -56,6 +56,35 @@ def attend(
     pairs = pad(pad(K.transpose(pairs), 1, depth, 0), 1, 0, LANES - depth - sum(window))
     outputs = _attend_in_tiles(queries, context, pairs, depth, heads * value_dim)
     return blocking.merge(outputs, axes, query_size)
+
+
+def _wide_windows(
+    geometry: LocalGeometry,
+    queries: Tensor,
+    keys: Tensor,
+    tables: Sequence[Tensor],
+) -> tuple[list[BlockAxis], list[Tensor]]:
+    """Returns the axes and what is `visible` along each, with windows widened to full tiles if free.
+
+    They are of whole rows of tiles, where the logits take no more tiles for it. Rows of a window then follow
+    each other in memory, and need not be copied together. No query sees what is added.
+    """
+    views = geometry.views(queries, keys, tables)
+    axes = [axis for axis, *_ in views]
+    visible = [geometry.visibility(*view) for view in views]
+    rows, columns = axes
+    in_rows, in_columns = visible
+    width = round_up(columns.num_context, TILE_ROWS)
+    lanes, wide_lanes = (
+        round_up(rows.num_context * n, LANES) for n in (columns.num_context, width)
+    )
+    if columns.first_context == 0 or wide_lanes > lanes:
+        return axes, visible
+    in_columns = K.pad(in_columns, [[0, 0], [0, 0], [0, width - columns.num_context]])
+    return [rows, dataclasses.replace(columns, num_context=width)], [
+        in_rows,
+        in_columns,
+    ]
 
 
 def heads_per_tile(num_heads: int, key_dim: int, value_dim: int, num_pairs: int) -> int:
@@ -164,7 +193,7 @@ def _selections(
     tiles: int, heads: int, depth: int, width: int, dtype: K.DType
 ) -> tuple[Tensor, Tensor]:
     """Ones from the columns of a head to its values, and from the sum of its weights: [t, h, c, v] each."""
-    own_head = packed_heads.head_mask(tiles * heads, tiles * width, dtype)
+    own_head = K.repeat(K.eye(tiles * heads, dtype=dtype), width // heads, axis=1)
     own_head = K.reshape(own_head, [tiles, heads, 1, tiles * width])
     to_value = pad(
         pad(K.eye(width, dtype=dtype), 0, depth, 0), 0, 0, LANES - depth - width
