@@ -20,7 +20,7 @@
 #   make lint    ruff, mypy, the measure in pyproject.toml, and whether generated pages are current
 #   make docs    the documentation, as static pages in docs/_build
 #   make tables  write the tables of the README and the documentation, and the pages of the model families
-#   make figures  draw the pictures of the README and the documentation
+#   make figures  draw the plots of the README and the documentation
 #   make results PAGE=speed   run the commands on a page of docs/results, which write the files it shows, and record the commit
 #   make format  format the code with ruff
 #   make lock    write the versions of all packages to constraints.txt and constraints-newest.txt, with UPGRADE=--upgrade the
@@ -216,9 +216,8 @@ docs: $(VENV)/docs.stamp
 tables: $(VENV)/docs.stamp
 	cd docs && ../$(BIN)/python -m generate
 
-figures: demo demo-detection
+figures: $(VENV)/docs.stamp
 	$(BIN)/python docs/figures/plots.py
-	$(BIN)/python docs/figures/pictures.py
 
 # The commands are in the console blocks of the page.
 results: docs/results/$(PAGE).md $(VENV)/dev.stamp
