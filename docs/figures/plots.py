@@ -236,19 +236,50 @@ def position_lambdas() -> str:
 
 def model_speed() -> str:
     """Plots the images per second of models on a CPU."""
-    rows = sorted(read("models.csv"), key=lambda row: -float(row["images_per_second"]))
-    figure, (axes,) = new_figure(8, 5.6)
-    for number, row in enumerate(rows):
-        speed = float(row["images_per_second"])
-        axes.barh(number, speed, 0.7, color=LIGHT[KINDS[_kind(row["model"])]])
-        axes.text(speed + 2, number, three_digits(speed), va="center", fontsize=10)
-    name_rows(axes, (f"{row['model']}, {row['image_size']}" for row in rows))
-    _color_legend(axes)
-    axes.grid(axis="y", visible=False)
-    axes.set_xlabel(
-        "images per second, inference with one image per call; beside the names: pixels"
+    speeds = {
+        f"{row['model']}, {row['image_size']}": float(row["images_per_second"])
+        for row in read("models.csv")
+    }
+    return _draw_speeds(
+        speeds,
+        5.6,
+        "images per second, inference with one image per call; beside the names: pixels",
+        "Images per second of inference on a CPU, of 21 networks",
     )
-    return render(figure, "Images per second of inference on a CPU, of 21 networks")
+
+
+def tpu_speed() -> str:
+    """Plots the images per second of training on a core, as the TPU compiler estimates them."""
+    speeds = {}
+    for row in read("tpu.csv"):
+        seconds = float(row["step on v5e (ms)"]) / 1000
+        name = f"{row['model']}, {row['pixels']}"
+        speeds[name] = float(row["batch of a core"]) / seconds
+    return _draw_speeds(
+        speeds,
+        4.2,
+        "images per second and core in training, estimated; beside the names: pixels",
+        "Images per second of a training step on a core of a v5e, estimated by the compiler",
+    )
+
+
+def _draw_speeds(
+    speeds: dict[str, float], height: float, label: str, title: str
+) -> str:
+    """Plots images per second by networks and their pixels, such as "resnet_50, 224", the fastest first."""
+    networks = sorted(speeds, key=lambda name: -speeds[name])
+    values = [speeds[name] for name in networks]
+    colors = [LIGHT[KINDS[_kind(name.partition(",")[0])]] for name in networks]
+    figure, (axes,) = new_figure(8, height)
+    bars = axes.barh(range(len(networks)), values, 0.7, color=colors)
+    axes.bar_label(bars, [three_digits(x) for x in values], padding=3, fontsize=10)
+    for kind, color in KINDS.items():
+        axes.barh(0, 0, color=LIGHT[color], label=kind)
+    name_rows(axes, networks)
+    axes.legend(loc="lower right")
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(label)
+    return render(figure, title)
 
 
 def _kind(model: str) -> str:
@@ -261,59 +292,6 @@ def _kind(model: str) -> str:
         "other attention"
         if re.search("botn|attention|augmented", model)
         else "convolutions"
-    )
-
-
-def _color_legend(axes: Axes) -> None:
-    for name, color in KINDS.items():
-        axes.barh(0, 0, color=LIGHT[color], label=name)
-    axes.legend(loc="lower right")
-
-
-def tpu_speed() -> str:
-    """Plots the images per second of training on a core, as the TPU compiler estimates them."""
-    rows = read("tpu.csv")
-    figure, (axes,) = new_figure(8, 4.2)
-    colors = {"v3": "faint", "v5e": "blue", "v6e": "orange", "tpu7x": "green"}
-    for chip, color in colors.items():
-        times = {
-            number: float(row[f"step on {chip} (ms)"])
-            for number, row in enumerate(rows)
-            if row.get(f"step on {chip} (ms)", "-") != "-"
-        }
-        if not times:
-            continue
-        speeds = {
-            number: 1000 * float(rows[number]["batch of a core"]) / milliseconds
-            for number, milliseconds in times.items()
-        }
-        axes.plot(
-            speeds.values(),
-            speeds.keys(),
-            "o",
-            color=LIGHT[color],
-            markersize=7,
-            label=chip,
-        )
-        for number, speed in speeds.items():
-            axes.annotate(
-                three_digits(speed),
-                (speed, number),
-                (0, 5),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-                color=LIGHT["faint"],
-            )
-    name_rows(axes, (f"{row['model']}, {row['pixels']}" for row in rows))
-    _logarithmic(axes, "x")
-    axes.legend(loc="lower right")
-    axes.set_xlabel(
-        "images per second and core in training, estimated; beside the names: pixels"
-    )
-    return render(
-        figure,
-        "Images per second of a training step on a core of TPUs, estimated by the compiler",
     )
 
 
