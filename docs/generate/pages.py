@@ -22,11 +22,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def read_csv(name: str, folder: Path = RESULTS) -> list[dict[str, str]]:
-    """Returns the rows of a file in docs/results, or in a folder; none if it does not exist."""
-    path = folder / name
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
+    """Returns the rows of a file in docs/results, or in a folder."""
+    with (folder / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

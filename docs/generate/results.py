@@ -12,7 +12,6 @@ from generate import measured
 from generate.pages import RESULTS, read_csv, table
 from lambdanet.models.names import list_models, render_table
 
-MISSING = "The commands have not been run yet."
 TABLE_8 = "![Parameters of the rows of Table 8, as printed and in lambdanet](../figures/table_8.svg)\n\n"
 PASSES = {"both": "forward and backward", "forward": "forward"}
 
@@ -26,7 +25,7 @@ def paper_tables() -> str:
         plot = TABLE_8 if number == "8" else ""
         text = _plain(own, rounded=("FLOPs (G), ours", "memory (GiB), ours"))
         parts.append(f"## Table {number}: {TABLES[number].title}\n\n{plot}{text}")
-    return "\n".join(parts) or MISSING
+    return "\n".join(parts)
 
 
 def keras_ways() -> str:
@@ -119,7 +118,7 @@ def models() -> str:
 def timm() -> str:
     """Returns the times of networks beside those of timm, in a table per machine."""
     machines = sorted(folder.name for folder in (RESULTS / "timm").glob("*/"))
-    return "\n\n".join(map(_beside_timm, machines)) or MISSING
+    return "\n\n".join(map(_beside_timm, machines))
 
 
 def _beside_timm(machine: str) -> str:
@@ -165,17 +164,13 @@ def _beside_timm(machine: str) -> str:
 def _machine(rows: Sequence[dict[str, str]]) -> str:
     """Returns a sentence on the machine of a benchmark."""
     text = "Measured on {cpu} with {threads} thread(s), load {load_before}, {dtype}, TensorFlow {tensorflow}."
-    return text.format_map(rows[0]) if rows else MISSING
+    return text.format_map(rows[0])
 
 
 def tpu() -> str:
     """Returns the estimates of the TPU compiler."""
     rows = read_csv("tpu.csv")
-    return (
-        _plain(rows, rounded=[name for name in rows[0] if "(" in name])
-        if rows
-        else MISSING
-    )
+    return _plain(rows, rounded=[name for name in rows[0] if "(" in name])
 
 
 def tpu_of_both_backends() -> str:
@@ -224,7 +219,7 @@ def peers() -> str:
 
 
 def _peers() -> str:
-    return _plain(read_csv("peers.csv")) or MISSING
+    return _plain(read_csv("peers.csv"))
 
 
 def libraries() -> str:
@@ -272,12 +267,8 @@ def shapes() -> str:
 
 
 def _printed(name: str) -> str:
-    path = RESULTS / name
-    return (
-        f"```text\n{path.read_text(encoding='utf-8').rstrip()}\n```"
-        if path.exists()
-        else MISSING
-    )
+    text = (RESULTS / name).read_text(encoding="utf-8")
+    return f"```text\n{text.rstrip()}\n```"
 
 
 def _plain(
@@ -285,9 +276,7 @@ def _plain(
     shown: Sequence[str] = (),
     rounded: Sequence[str] = (),
 ) -> str:
-    """Returns a table of some or all columns of a file, some of them rounded; empty without rows."""
-    if not rows:
-        return ""
+    """Returns a table of some or all columns of a file, some of them rounded."""
     header = list(shown or rows[0])
     cells = [
         [three_digits(row[name]) if name in rounded else row[name] for name in header]
