@@ -23,7 +23,7 @@ from benchmarks.turns.comparison import Budget, Comparison
 from benchmarks.turns.results import Measurement
 from lambdanet import command_line, text_table
 from lambdanet.errors import InputError, invalid, unknown
-from lambdanet.files import MARKED_PNG, writable_dir, write_output
+from lambdanet.files import writable_dir, write_output
 
 # Groups of contenders that are compared: the prefixes of their names, and the reference.
 GROUPS = (
@@ -66,7 +66,7 @@ def benchmark_layers(
       peers: whether to include layers of other libraries: lucidrains' and timm's in PyTorch, on its GPU
         if it has one, and kecam's halo attention. One that is not installed gets a note.
       peers_python: the interpreter that has these libraries; default: this one.
-      out: the folder for `layers.csv`, `layers_time.png` and `layers_memory.png`; default: none.
+      out: the folder for `layers.csv`; default: none.
 
     Returns:
       The rows of the CSV file, without the description of the machine.
@@ -82,11 +82,7 @@ def benchmark_layers(
         repeats, max_seconds, results.num_cores() if threads is None else threads
     )
     pythons = select_contenders(contenders, peers, interpreter(peers_python))
-    files = {
-        "layers.csv": b"height,width,",
-        "layers_time.png": MARKED_PNG,
-        "layers_memory.png": MARKED_PNG,
-    }
+    files = {"layers.csv": b"height,width,"}
     folder = None if out is None else writable_dir(Path(out).expanduser(), files)
     about = results.announce(dtype, limits.threads)
     rows: list[Measurement] = []
@@ -123,10 +119,6 @@ def benchmark_layers(
                 if folder:
                     columns = [{**_columns(row), **about} for row in rows]
                     write_output(folder / "layers.csv", text_table.to_csv(columns))
-    if folder:
-        for name, content in report.plots(rows, about).items():
-            write_output(folder / name, content)
-            print(f"plotted in {folder / name}")
     return [_columns(row) for row in rows]
 
 

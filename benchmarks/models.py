@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks import program
 from benchmarks.layers import interpreter
-from benchmarks.turns import model_contenders, report, results
+from benchmarks.turns import model_contenders, results
 from benchmarks.turns.cases import (
     DTYPES,
     MODEL_PASSES,
@@ -18,16 +18,13 @@ from benchmarks.turns.cases import (
 from benchmarks.turns.comparison import Budget, Comparison
 from benchmarks.turns.model_contenders import Network
 from benchmarks.turns.report import number
-from benchmarks.turns.results import Machine, Measurement, ran_on
+from benchmarks.turns.results import Measurement
 from lambdanet import command_line, text_table
 from lambdanet.errors import InputError, check_counts, check_known, invalid
-from lambdanet.files import MARKED_PNG, writable_dir, write_output
+from lambdanet.files import writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
 from lambdanet.models.names import ModelInfo
 
-FIRST_COLOR = "#111827"
-OWN_COLOR = "#2563eb"
-COLORS = {"timm": "#ea580c", "timm_compiled": "#16a34a"}  # of other libraries
 TITLES = {"train": "training step", "infer": "inference"}
 COLUMNS = {
     "ms": "ms_median",
@@ -69,7 +66,7 @@ def benchmark_models(
       peers: whether to measure timm's networks of the same names too, in PyTorch, in eager mode
         ("timm/NAME") and compiled by `torch.compile` ("timm_compiled/NAME"). Compiling takes minutes.
       peers_python: the interpreter that has timm; default: this one.
-      out: the folder for `models.csv` and `models.png`; default: none.
+      out: the folder for `models.csv`; default: none.
 
     Returns:
       The rows of the CSV file, without the description of the machine.
@@ -91,7 +88,7 @@ def benchmark_models(
     limits = Budget(
         repeats, max_seconds, results.num_cores() if threads is None else threads
     )
-    files = {"models.csv": b"model,parameters,flops,", "models.png": MARKED_PNG}
+    files = {"models.csv": b"model,parameters,flops,"}
     folder = None if out is None else writable_dir(Path(out).expanduser(), files)
     networks = [Network.parse(text) for text in dict.fromkeys(models)]
     infos = {
@@ -116,9 +113,6 @@ def benchmark_models(
                     folder / "models.csv",
                     text_table.to_csv([row | about for row in rows]),
                 )
-    if folder and any(row["images_per_second"] for row in rows):
-        write_output(folder / "models.png", plot(rows, about))
-        print(f"plotted in {folder / 'models.png'}")
     return rows
 
 
@@ -169,27 +163,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         title
         + text_table.render(["", "params M", "pixels", *COLUMNS], lines).rstrip()
         + "".join(notes)
-    )
-
-
-def plot(rows: Sequence[Mapping[str, Any]], about: Machine) -> bytes:
-    """Plots the speeds, with a panel per pass; returns a PNG file."""
-    dots = []
-    for row in rows:
-        if speed := row["images_per_second"]:
-            low, high = (
-                1000 * row["batch"] / row[time] for time in ("ms_max", "ms_min")
-            )
-            color = COLORS.get(row["model"].partition("/")[0], OWN_COLOR)
-            color = FIRST_COLOR if row["model"] == rows[0]["model"] else color
-            dots.append(
-                report.Dot(
-                    TITLES[row["pass"]], "", row["model"], speed, low, high, color, True
-                )
-            )
-    footer = f"{ran_on([row['device'] for row in rows], about)}, {rows[0]['dtype']}"
-    return report.draw(
-        dots, f"Images per second, batch size {rows[0]['batch']}", footer
     )
 
 

@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of the layer benchmark: text tables and plots."""
+"""The results of the layer benchmark as text tables."""
 
-import io
 import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
-
-from benchmarks.turns.results import Machine, Measurement, ran_on
+from benchmarks.turns.results import Measurement
 from lambdanet import text_table
 
 TITLES = {"forward": "forward", "both": "forward + backward"}
@@ -18,26 +13,6 @@ LEGEND = (
     "ms: median time per call, then quartiles. x: speed relative to {reference}.\n"
     "MiB: peak memory per call."
 )
-COLORS = {
-    "auto": "#2563eb",
-    "einsum": "#111827",
-    "peer/": "#d97706",
-    "attention/": "#059669",
-    "": "#64748b",
-}
-
-
-class Dot(NamedTuple):
-    """A value in a plot, with a line from `low` to `high`."""
-
-    column: str
-    block: str
-    name: str
-    value: float
-    low: float
-    high: float
-    color: str
-    full: bool
 
 
 def table(rows: Sequence[Measurement]) -> str:
@@ -126,93 +101,3 @@ def _against(
     best = min(found, key=found.__getitem__)
     ratio = found[best] / (timed[own].milliseconds() or 0.0)
     return f"{own} runs at {number(ratio, 3)} times the speed of {best}, the fastest {kind}"
-
-
-def plots(rows: Sequence[Measurement], machine: Machine) -> dict[str, bytes]:
-    """Returns PNG files by name: the time per call, and the memory if it is known."""
-    passes = "full dots: forward + backward, empty dots: forward"
-    footer = f"{ran_on([row.device for row in rows], machine)}, {rows[0].case.dtype}"
-    times = []
-    for row in rows:
-        if row.seconds:
-            quantiles = [row.milliseconds(q) or 0.0 for q in (0.5, 0, 1)]
-            times.append(_dot(row, *quantiles))
-    memory = [
-        _dot(row, *[row.mebibytes() or 0.0] * 3) for row in rows if row.peak_bytes
-    ]
-    titles = {
-        "layers_time.png": (
-            times,
-            f"Time per call in ms: median, from minimum to maximum\n{passes}",
-        ),
-        "layers_memory.png": (memory, f"Peak memory per call in MiB\n{passes}"),
-    }
-    return {
-        name: draw(dots, title, footer)
-        for name, (dots, title) in titles.items()
-        if dots
-    }
-
-
-def _dot(row: Measurement, middle: float, low: float, high: float) -> Dot:
-    case = row.case
-    name = row.contender
-    kind = "position lambda" if name.startswith("position/") else "layer"
-    block = f"{kind}, scope {case.scope_name}"
-    color = next(color for part, color in COLORS.items() if part in name)
-    column = f"{case.height}x{case.width}, d={case.channels}, b={case.batch}"
-    return Dot(column, block, name, middle, low, high, color, case.backward)
-
-
-def draw(dots: Sequence[Dot], title: str, footer: str) -> bytes:
-    """Returns a PNG file with a panel per column and block, and a line per name."""
-    columns = list(dict.fromkeys(dot.column for dot in dots))
-    blocks: dict[str, list[str]] = {}
-    for dot in dots:
-        names = blocks.setdefault(dot.block, [])
-        if dot.name not in names:
-            names.append(dot.name)
-    heights = [len(names) + 2 for names in blocks.values()]
-    figure = Figure(
-        figsize=(3 + 2.5 * len(columns), 2 + 0.22 * sum(heights)),
-        dpi=140,
-        layout="constrained",
-    )
-    grid = figure.subplots(
-        len(blocks), len(columns), squeeze=False, sharey="row", height_ratios=heights
-    )
-    for panels, (block, names) in zip(grid, blocks.items(), strict=True):
-        panels[0].set_ylabel(block)
-        for axes, column in zip(panels, columns, strict=True):
-            for dot in dots:
-                if (dot.block, dot.column) == (block, column):
-                    y = names.index(dot.name)
-                    axes.plot([dot.low, dot.high], [y, y], color=dot.color)
-                    axes.plot(
-                        dot.value,
-                        y,
-                        "o",
-                        color=dot.color,
-                        mfc=dot.color if dot.full else "white",
-                    )
-            axes.set(
-                xscale="log",
-                ylim=(len(names) - 0.5, -0.5),
-                yticks=range(len(names)),
-                yticklabels=names,
-            )
-            axes.margins(x=0.15)
-            low, high = axes.get_xlim()
-            axes.xaxis.set_major_locator(
-                LogLocator(subs=(1, 2, 5) if high < 50 * low else (1,))
-            )
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.xaxis.set_minor_formatter(NullFormatter())
-            axes.grid(color="#e2e6ec")
-    for axes, column in zip(grid[0], columns, strict=True):
-        axes.set_title(column)
-    figure.suptitle(title, fontsize=11)
-    figure.supxlabel(footer, fontsize=8, color="#6b7280")
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()

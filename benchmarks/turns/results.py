@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +95,6 @@ class Measurement:
         top = a and value(a)
         bottom = b and value(b)
         return top / bottom if top and bottom else None
-
-
-def ran_on(devices: Iterable[str], machine: Machine) -> str:
-    """Returns the devices, processor and backend of measurements, for the footer of a plot."""
-    accelerators = [
-        device for device in dict.fromkeys(devices) if device not in ("", "CPU")
-    ]
-    where = [*accelerators, f"{machine['cpu']}, {machine['threads']} threads"]
-    return f"{' with '.join(where)}, {machine['backend']}"
 
 
 def round_digits(value: float | None) -> float | None:

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the layer benchmark: cases, turns, failing processes, memory, tables and plots."""
+"""Tests of the layer benchmark: cases, turns, failing processes, memory and tables."""
 
 import contextlib
 import csv
-import io
 import subprocess
 import sys
 from itertools import product
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import program
-from PIL import Image
 from refusals import refused
 
 from benchmarks import layers, models
@@ -24,7 +21,7 @@ from benchmarks.turns.contender_process import (
     ContenderFailed,
     ContenderProcess,
 )
-from benchmarks.turns.results import Measurement, ran_on
+from benchmarks.turns.results import Measurement
 from lambdanet import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +82,7 @@ def test_wrong_arguments_are_rejected_at_once(arguments, message, capsys):
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(layers, "layers.csv"), (layers, "layers_time.png"), (models, "models.png")],
+    [(layers, "layers.csv"), (models, "models.csv")],
 )
 def test_files_of_the_user_are_not_replaced(module, name, tmp_path, capsys):
     (tmp_path / name).write_text("model,mine\n")
@@ -310,7 +307,7 @@ def test_gpu_memory_is_counted_by_the_allocator(monkeypatch):
     )
 
 
-# Tables and plots.
+# Tables.
 
 
 def test_table_has_every_row_and_120_columns():
@@ -365,22 +362,6 @@ def test_other_device_is_noted_and_not_compared():
         row.note_device_mismatch()
     assert report.summary(rows) == ""
     assert "peer/timm, forward + backward: on CPU, not on a GPU" in report.table(rows)
-    shown = ran_on(["a GPU", "a GPU", "CPU"], MACHINE)
-    assert shown == "a GPU with a processor, 2 threads, tensorflow 2.20"
-
-
-def test_plots_have_a_dot_per_result():
-    rows = rows_of({"position/einsum": 30.0, "position/auto": 10.0})
-    drawn = report.plots(rows, MACHINE)
-    assert list(drawn) == ["layers_time.png"]
-    pixels = np.asarray(Image.open(io.BytesIO(drawn["layers_time.png"])))
-    blue = np.frombuffer(bytes.fromhex(report.COLORS["auto"][1:]), np.uint8)
-    assert (pixels[..., :3] == blue).all(-1).sum() > 50
-    rows[0].peak_bytes = rows[1].peak_bytes = 2**20
-    assert list(report.plots(rows, MACHINE)) == ["layers_time.png", "layers_memory.png"]
-    assert (
-        report.plots([Measurement(SMALL, "position/auto", note="none")], MACHINE) == {}
-    )
 
 
 def test_command_prints_and_writes_measurements(
@@ -393,11 +374,7 @@ def test_command_prints_and_writes_measurements(
     assert command_line.main(layers.COMMAND, words) == 0
     shown = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("position/auto ") for line in shown) == 2
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "layers.csv",
-        "layers_time.png",
-        "layers_memory.png",
-    }
+    assert [path.name for path in tmp_path.iterdir()] == ["layers.csv"]
     rows = list(csv.DictReader((tmp_path / "layers.csv").read_text().splitlines()))
     keys = [(row["scope"], row["pass"], row["contender"]) for row in rows]
     assert keys == list(product(["3", "global"], ["forward", "both"], names))

@@ -2,14 +2,12 @@
 """Tests of the benchmarks of models."""
 
 import csv
-import io
 import re
 from unittest import mock
 
 import keras
 import numpy as np
 import pytest
-from PIL import Image
 from programs.small_model import one_convolution
 from refusals import refused
 
@@ -129,10 +127,6 @@ def test_models_are_compared_with_the_first(scripted, tmp_path, capsys):
     )
     assert "training step, 6 images; x and share relative to resnet_50\n" in shown
     assert max(map(len, shown.splitlines())) <= 120
-    picture = Image.open(io.BytesIO((tmp_path / "models.png").read_bytes()))
-    blue = np.all(np.asarray(picture.convert("RGB")) == (37, 99, 235), axis=-1)
-    # A dot in each panel.
-    assert blue[:, : picture.width // 2].any() and blue[:, picture.width // 2 :].any()
 
 
 def test_peers_are_measured_beside_each_model(scripted, tmp_path):
@@ -150,10 +144,6 @@ def test_peers_are_measured_beside_each_model(scripted, tmp_path):
     speeds = {row["model"]: float(row["times_as_fast_as_first"]) for row in rows}
     peers = {"timm/halonet26t": 0.5, "timm_compiled/halonet26t": 0.25}
     assert speeds == {"resnet_50_llll": 1, "halonet26t": 2, **peers}
-    picture = np.asarray(Image.open(tmp_path / "models.png").convert("RGB"))
-    # A dot of each kind.
-    for color in ((17, 24, 39), (37, 99, 235), (234, 88, 12), (22, 163, 74)):
-        assert np.all(picture == color, axis=-1).any()
 
 
 # Of PyTorch for CUDA, in a process with TensorFlow.
