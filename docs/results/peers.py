@@ -36,29 +36,28 @@ OWN = {
     "detection": "[Mask R-CNN, RetinaNet](tests/detection/experiments_test.py)",
     "export": "[SavedModel, LiteRT, ONNX](tests/training/serving/export_runtimes_test.py)",
 }
-NAMES = {
+PACKAGES = {
     "lambdanet": "lambdanet",
-    "lambda-networks": "lucidrains",
+    "lucidrains": "lambda-networks",
     "timm": "timm",
-    "kecam": "kecam",
+    "kecam": "keras-cv-attention-models",
 }
 
 
 def main() -> None:
     """Writes peers.csv."""
-    columns = {
-        "lambdanet": _own(),
-        "lambda-networks": _lucidrains(),
-        "timm": _timm(),
-        "kecam": _kecam(),
-    }
+    columns = (_own(), _lucidrains(), _timm(), _kecam())
+    versions = [
+        f"{name} {importlib.metadata.version(package)}"
+        for name, package in PACKAGES.items()
+    ]
     with (FOLDER / "peers.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["", *(f"{NAMES[name]} {_version(name)}" for name in columns)])
+        writer.writerow(["", *versions])
         for feature in OWN:
             missing = "not tried" if feature == "TPU" else NONE
             writer.writerow(
-                [feature, *(cells.get(feature, missing) for cells in columns.values())]
+                [feature, *(cells.get(feature, missing) for cells in columns)]
             )
 
 
@@ -71,11 +70,6 @@ def measured(contender: str) -> dict[str, str]:
         "time": f"{float(row['ms_median']):.0f} ms",
         "memory": f"{float(row['peak_mib']):.0f} MiB",
     }
-
-
-def _version(name: str) -> str:
-    package = {"kecam": "keras-cv-attention-models"}.get(name, name)
-    return importlib.metadata.version(package)
 
 
 def _own() -> dict[str, str]:
