@@ -26,7 +26,6 @@ FILES = {
     "training/data/picture_routes_test.py": ("Apache Beam", ["apache_beam"]),
     "training/inference": ("Apache Beam", ["apache_beam"]),
     "training/own_model_test.py": LONG,
-    "training/pseudo_labels": ("Apache Beam", ["apache_beam"]),
     "training/run/devices_test.py": LONG,
     "training/run/multi_worker_test.py": LONG,
     "training/serving/export_int8_test.py": LONG,

@@ -13,7 +13,7 @@ Split = Annotated[str, "SPLIT", "split of TFRecords, a dataset or a table"]
 DataDir = Annotated[
     str | None,
     "DIR",
-    "folder of TFDS's datasets (default: ~/tensorflow_datasets), of a table's files, or of MNIST's",
+    "folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files",
 ]
 BatchSize = Annotated[int, "N", "pictures per batch"]
 ShardSize = Annotated[int, "N", "pictures per file, and per task of a worker"]
@@ -162,15 +162,15 @@ def pseudo_label(
     Args:
       saved_model: folder that `lambdanet export` wrote: the teacher.
       data: folder of pictures or TFRecords, a pattern, a table, or a TFDS dataset.
-      out: folder for TFRecords, manifest.json and pseudo_labels.png.
+      out: folder for TFRecords, manifest.json and predictions.
       min_confidence: smallest accepted probability of the top class.
       per_class: records per class: the most confident, with copies if there are fewer (default: the mean).
       label_mode: soft (the default: the probabilities of all classes) or hard.
       seed: random seed.
     """
-    from lambdanet.training.pseudo_labels import label
+    from lambdanet.training.inference import pseudo_labels
 
-    label.pseudo_label(
+    pseudo_labels.pseudo_label(
         saved_model,
         data,
         out,

@@ -31,7 +31,7 @@ PROGRAMS = {
         "train:train",
         "evaluate:evaluate",
         "convert:convert",
-        "pseudo_labels.label:pseudo_label",
+        "inference.pseudo_labels:pseudo_label",
         "inference.predict:predict_files",
     ),
 }

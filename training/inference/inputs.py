@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures to predict, in parts: files of a folder, a pattern or a table, TFRecords, or a TFDS dataset."""
+"""Pictures to predict, cut into parts: files of a folder, pattern or table, TFRecords, or a TFDS dataset."""
 
 import contextlib
-import dataclasses
 import functools
 import glob
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,38 +19,34 @@ from lambdanet.training.data import folder, records, sources
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures
 
-
-class Picture(NamedTuple):
-    """An encoded picture."""
-
-    rank: int  # its place among all pictures in the order of their names
-    name: str
-    # In a format for `image_bytes.decode`; empty where it cannot be read.
-    content: bytes
+# The names and contents of pictures.
+Pictures = Iterator[tuple[str, bytes]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Pictures that a worker predicts at once, in a fixed order."""
+class Part(NamedTuple):
+    """Pictures that a worker predicts, and writes to one file."""
 
-    number: int
     size: int  # the number of pictures
+    open: Callable[[], Pictures]
 
-    def read(self) -> Iterator[Picture]:
-        """Yields the pictures."""
-        raise NotImplementedError
+    def read(self) -> Pictures:
+        """Yields the name and content of each picture; the content is empty where it cannot be read."""
+        for name, content in self.open():
+            try:
+                yield name, as_decodable(content)
+            except InputError:
+                yield name, b""
 
 
 class Inputs(NamedTuple):
-    """All pictures."""
+    """All pictures; no parts where a split has none."""
 
-    description: str  # a line about them
-    fingerprint: str  # a hash that changes when they change
-    parts: Sequence[Part]
+    files: list[list[str | int]]  # the name and size of each, in bytes; -1: unknown
+    parts: list[Part]
 
 
 def open_inputs(
-    data: str | Sequence[str],
+    data: Sequence[str],
     split: str,
     data_dir: str | None,
     part_size: int,
@@ -62,8 +56,8 @@ def open_inputs(
     """Finds pictures, and cuts them into parts.
 
     Args:
-      data: a folder of pictures or TFRecords, a table (csv or parquet) with a column `file`, or the name of a
-        TFDS dataset; or files, folders and patterns such as "photos/**/*.jpg".
+      data: a folder of pictures or TFRecords, a pattern of TFRecords, a table (csv or parquet) with a column
+        `file`, or the name of a TFDS dataset; or pictures, folders and patterns such as "photos/**/*.jpg".
       split: the split of TFRecords, of a dataset, or of a table that has a column `split`.
       data_dir: the folder of TFDS's datasets, or the one that the paths in a table are relative to; default:
         that of the table.
@@ -74,199 +68,87 @@ def open_inputs(
     Raises:
       InputError: an item of `data` has no pictures, or there are too many other files.
     """
-    items = [
-        os.path.expanduser(item) for item in ([data] if isinstance(data, str) else data)
-    ]
+    items = [os.path.expanduser(item) for item in data]
+    root = ""
     if len(items) == 1:
-        (item,) = items
-        if os.path.isdir(item) and (splits := records.find_splits(Path(item))):
-            return _cut_records(
-                records.select_files(splits, split, Path(item)), split, item, part_size
-            )
-        if os.path.splitext(item)[1].lower() in folder.READERS:
+        item = items[0]
+        is_name = os.sep not in item and not glob.has_magic(item)
+        if os.path.isdir(item):
+            if splits := records.find_splits(Path(item)):
+                paths = records.select_files(splits, split, Path(item))
+                return _cut_records(list(map(str, paths)), part_size)
+            root = item
+        elif os.path.splitext(item)[1].lower() in folder.READERS:
             root = os.path.expanduser(data_dir or os.path.dirname(item))
-            if data_dir is not None and not tf.io.gfile.isdir(root):
-                raise invalid("data_dir", "an existing folder", data_dir)
             return _cut_files(root, folder.read_files(item, split), part_size, seed)
-        if os.sep not in item and not os.path.exists(item) and not glob.has_magic(item):
+        elif is_name and not os.path.exists(item):
             return _cut_dataset(item, split, data_dir, part_size)
-    found = {item: _expand(item) for item in items}
-    for item, (pictures, others) in found.items():
-        if (
-            not pictures
-            and others
-            and len(items) == 1
-            and glob.has_magic(item)
-            and not os.path.isdir(item)
-        ):
-            return _cut_records(others, split, item, part_size)
-        if (
-            not pictures
-            and not others
-            and glob.has_magic(item)
-            and not os.path.isdir(item)
-        ):
-            raise invalid("data", "a pattern that matches files", item)
+    names: list[str] = []
+    for item in items:
+        pictures, others = _expand(item)
+        if others and not pictures and len(items) == 1 and not root:
+            return _cut_records(others, part_size)
         if not pictures:
-            raise invalid(
-                "data",
-                f"a folder of TFRecords or pictures ({', '.join(ENDINGS)})",
-                item,
-            )
-    names = [name for pictures, _ in found.values() for name in pictures]
-    bad_records.leave_out(
-        *((item, rest, len(some) + len(rest)) for item, (some, rest) in found.items())
-    )
-    root = items[0] if len(items) == 1 and os.path.isdir(items[0]) else ""
-    return _cut_files(
-        root,
-        [os.path.relpath(name, root) if root else name for name in names],
-        part_size,
-        seed,
-    )
+            endings = ", ".join(ENDINGS)
+            accepted = f"a folder or pattern of TFRecords or pictures ({endings})"
+            raise invalid("data", accepted, item)
+        bad_records.leave_out((item, others, len(pictures) + len(others)))
+        names += [os.path.relpath(path, root) if root else path for path in pictures]
+    return _cut_files(root, names, part_size, seed)
 
 
-def check_apart(data: str | Sequence[str], out: str) -> None:
-    """Raises `InputError` where the folder `out` is within one of `data`, whose files it would change."""
-    for item in [data] if isinstance(data, str) else data:
-        if os.path.isdir(root := Path(item).expanduser()) and Path(
-            out
-        ).resolve().is_relative_to(root.resolve()):
-            raise invalid("out", f"a folder outside of the data in {item!r}", out)
-
-
-@dataclasses.dataclass(frozen=True)
-class FilePart(Part):
-    """Files, by their names in a folder."""
-
-    root: str
-    names: list[str]
-    ranks: list[int]
-
-    def read(self) -> Iterator[Picture]:
-        """Yields the pictures."""
-        for rank, name in zip(self.ranks, self.names, strict=True):
-            path, content = os.path.join(self.root, name), b""
-            with contextlib.suppress(OSError, tf.errors.OpError):
-                if "://" in path:
-                    content = read_remote(path)
-                elif os.path.isfile(path):  # a pipe would be read forever
-                    content = Path(path).read_bytes()
-            yield _picture(rank, name, content)
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordPart(Part):
-    """Records of consecutive files with `image/encoded`."""
-
-    pieces: list[records.Piece]
-    first_rank: int
-
-    def read(self) -> Iterator[Picture]:
-        """Yields the pictures."""
-        parse = functools.partial(
-            records.parse_field, field=records.IMAGE, shape=[], dtype=tf.string
-        )
-        named = _read_records(records.read_all(self.pieces), parse)
-        for rank, (name, number, content) in enumerate(named, self.first_rank):
-            yield _picture(rank, f"{name}:{number}", content)
-
-
-@dataclasses.dataclass(frozen=True)
-class DatasetPart(Part):
-    """Consecutive records of a TFDS dataset, read from several files at a time."""
-
-    builder: tfds.core.DatasetBuilder
-    split: tfds.core.ReadInstruction
-    first_rank: int
-
-    def read(self) -> Iterator[Picture]:
-        """Yields the pictures."""
-        ranks, rank = {}, self.first_rank  # of the record 0 of each file
-        for file in self.builder.info.splits[self.split].file_instructions:
-            ranks[file.basename()] = rank - file.skip
-            rank += file.take
-        examples = sources.read_tfds(self.builder, self.split)
-        parse = functools.partial(sources.parse_tfds, self.builder)
-        for name, number, content in _read_records(
-            examples, lambda example: parse(example)["image"]
-        ):
-            yield _picture(ranks[name] + number, f"{name}:{number}", content)
-
-
-def _picture(rank: int, name: str, content: bytes) -> Picture:
-    try:
-        return Picture(rank, name, as_decodable(content))
-    except InputError:
-        return Picture(rank, name, b"")
-
-
-def _read_records(
-    examples: tf.data.Dataset, parse_image: Callable[[sources.Example], tf.Tensor]
-) -> Iterator[tuple[str, int, bytes]]:
-    """Yields the file, number and picture of each record."""
-    parse_image = tf.function(parse_image)
-    for example in examples:
-        try:
-            content = parse_image(example).numpy()
-        except tf.errors.InvalidArgumentError:
-            content = b""
-        yield example["name"].numpy().decode(), int(example["number"]), content
+def _expand(item: str) -> tuple[list[str], list[str]]:
+    """Returns the paths of the pictures, and of other files, that a folder, path or pattern stands for."""
+    if os.path.isdir(item):
+        return find_pictures(item)
+    if os.path.isfile(item):
+        return [item], []
+    is_remote = "://" in item
+    paths = tf.io.gfile.glob(item) if is_remote else glob.glob(item, recursive=True)
+    pictures = []
+    others = []
+    for path in sorted(paths):
+        if path.lower().endswith(ENDINGS):
+            pictures.append(path)
+        elif not tf.io.gfile.isdir(path):
+            others.append(path)
+    return pictures, others
 
 
 def _cut_files(
-    root: str, names: Iterable[str], part_size: int, seed: int | None
+    root: str, names: Sequence[str], part_size: int, seed: int | None
 ) -> Inputs:
-    found = sorted(names)
-    order = (
-        range(len(found))
-        if seed is None
-        else np.random.default_rng(seed).permutation(len(found))
-    )
-    parts = [
-        list(map(int, order[begin : begin + part_size]))
-        for begin in range(0, len(found), part_size)
-    ]
-    names = [found[index] for index in order]
-    digest = _digest(f"{name}:{_size(os.path.join(root, name))}" for name in names)
-    file_parts = []
-    for number, ranks in enumerate(parts):
-        own = [found[rank] for rank in ranks]
-        file_parts.append(FilePart(number, len(ranks), root, own, ranks))
-    return Inputs(f"{len(found)} files", digest, file_parts)
+    names = sorted(names)
+    if seed is not None:
+        np.random.default_rng(seed).shuffle(names)
+    files: list[list[str | int]] = []
+    for name in names:
+        path = os.path.join(root, name)
+        files.append([name, os.path.getsize(path) if os.path.isfile(path) else -1])
+    parts = []
+    for begin in range(0, len(names), part_size):
+        own = names[begin : begin + part_size]
+        parts.append(Part(len(own), functools.partial(_read_files, root, own)))
+    return Inputs(files, parts)
 
 
-def _size(path: str) -> int:
-    """Returns the size of a file, or -1 where there is none, or where it is remote."""
-    return os.path.getsize(path) if os.path.isfile(path) else -1
-
-
-def _cut_records(
-    paths: Sequence[str | Path], split: str, data: str, part_size: int
-) -> Inputs:
+def _cut_records(paths: Sequence[str], part_size: int) -> Inputs:
     if not paths:
-        raise invalid("split", f"one with files in {data!r}", split)
+        return Inputs([], [])
     counts = records.manifest_counts(records.read_manifest(os.path.dirname(paths[0])))
-    files = [
-        (str(path), counts.get(os.path.basename(path)) or records.count_records(path))
-        for path in paths
-    ]
-    count = sum(number for _, number in files)
-    if not count:
-        raise invalid("split", f"one with images in {data!r}", split)
-    parts = [
-        RecordPart(
-            number,
-            min(part_size, count - begin),
-            records.cut_pieces(files, begin, begin + part_size),
-            begin,
-        )
-        for number, begin in enumerate(range(0, count, part_size))
-    ]
-    names = (
-        f"{os.path.basename(path)}:{tf.io.gfile.stat(path).length}" for path, _ in files
-    )
-    return Inputs(f"{count} records of {split}", _digest(names), parts)
+    files: list[list[str | int]] = []
+    numbers = []
+    for path in paths:
+        name = os.path.basename(path)
+        files.append([name, tf.io.gfile.stat(path).length])
+        numbers.append((path, counts.get(name) or records.count_records(path)))
+    total = sum(number for _, number in numbers)
+    parts = []
+    for begin in range(0, total, part_size):
+        end = min(begin + part_size, total)
+        pieces = records.cut_pieces(numbers, begin, end)
+        parts.append(Part(end - begin, functools.partial(_read_records, pieces)))
+    return Inputs(files, parts)
 
 
 def _cut_dataset(name: str, split: str, data_dir: str | None, part_size: int) -> Inputs:
@@ -278,49 +160,57 @@ def _cut_dataset(name: str, split: str, data_dir: str | None, part_size: int) ->
                 f"there is no file or folder {name!r}, and it is an {error}"
             ) from None
         raise
-    info = builder.info
-    if "image" not in info.features or not isinstance(
-        info.features["image"], tfds.features.Image
-    ):
-        raise invalid(
-            f"the features of dataset {name}",
-            "with an image named 'image'",
-            list(info.features),
-        )
+    features = builder.info.features
+    is_image = "image" in features and isinstance(
+        features["image"], tfds.features.Image
+    )
+    if not is_image:
+        accepted = "with an image named 'image'"
+        raise invalid(f"the features of dataset {name}", accepted, list(features))
     count = sources.num_examples(builder, split)
-    if not count:
-        raise invalid("split", f"one with images in dataset {name}", split)
-    splits = tfds.even_splits(split, -(-count // part_size))
-    sizes = [info.splits[part].num_examples for part in splits]
-    begins = np.cumsum([0, *sizes]).tolist()
-    parts = [
-        DatasetPart(at, size, builder, splits[at], begins[at])
-        for at, size in enumerate(sizes)
-    ]
-    description = f"{info.full_name} {split}, {count} images"
-    return Inputs(description, _digest([description]), parts)
+    parts = []
+    for piece in tfds.even_splits(split, -(-count // part_size)) if count else ():
+        size = builder.info.splits[piece].num_examples
+        parts.append(Part(size, functools.partial(_read_dataset, builder, piece)))
+    return Inputs([[f"{builder.info.full_name} {split}", count]], parts)
 
 
-def _expand(item: str) -> tuple[list[str], list[str]]:
-    """Returns the paths of the pictures, and of other files, that a folder, path or pattern stands for."""
-    if os.path.isdir(item):
-        return find_pictures(item)
-    if glob.has_magic(item) and not os.path.exists(item):
-        paths = (
-            tf.io.gfile.glob(item) if "://" in item else glob.glob(item, recursive=True)
-        )
-        is_dir = tf.io.gfile.isdir if "://" in item else os.path.isdir
-        files = sorted(path for path in paths if not is_dir(path))
-        pictures = [path for path in files if path.lower().endswith(ENDINGS)]
-        return pictures, [path for path in files if not path.lower().endswith(ENDINGS)]
-    if "://" not in item and not os.path.isfile(item):
-        accepted = "a folder of pictures or TFRecords, a table, a file, a pattern, or the name of a dataset"
-        raise invalid("data", accepted, item)
-    return [item], []
+def _read_files(root: str, names: Sequence[str]) -> Pictures:
+    for name in names:
+        path = os.path.join(root, name)
+        content = b""
+        with contextlib.suppress(OSError, tf.errors.OpError):
+            if "://" in path:
+                content = read_remote(path)
+            elif os.path.isfile(path):  # a pipe would be read forever
+                content = Path(path).read_bytes()
+        yield name, content
 
 
-def _digest(lines: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(line.encode(errors="surrogateescape") + b"\n")
-    return digest.hexdigest()
+def _read_records(pieces: Sequence[records.Piece]) -> Pictures:
+    def parse_image(example: sources.Example) -> tf.Tensor:
+        return records.parse_field(example, records.IMAGE, [], tf.string)
+
+    return _read_images(records.read_all(pieces), parse_image)
+
+
+def _read_dataset(
+    builder: tfds.core.DatasetBuilder, split: tfds.core.ReadInstruction
+) -> Pictures:
+    def parse_image(example: sources.Example) -> tf.Tensor:
+        return sources.parse_tfds(builder, example)["image"]
+
+    return _read_images(sources.read_tfds(builder, split), parse_image)
+
+
+def _read_images(
+    examples: tf.data.Dataset, parse_image: Callable[[sources.Example], tf.Tensor]
+) -> Pictures:
+    """Yields the file and number of each record as its name, and its picture."""
+    parse_image = tf.function(parse_image)
+    for example in examples:
+        try:
+            content = parse_image(example).numpy()
+        except tf.errors.InvalidArgumentError:
+            content = b""
+        yield f"{example['name'].numpy().decode()}:{int(example['number'])}", content

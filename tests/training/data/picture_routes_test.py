@@ -15,7 +15,7 @@ from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.image_bytes import Decoded, Encoded, decode
 from lambdanet.training.data.image_files import as_decodable, read_image
-from lambdanet.training.pseudo_labels.label import pseudo_label
+from lambdanet.training.inference.pseudo_labels import pseudo_label
 from lambdanet.training.serving.exported_model import load_classifier
 
 NAMES = list(PICTURES)

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of pseudo-labels with a teacher of colors: selection, files, resumption, and training."""
+"""Tests of pseudo-labels with a teacher of colors: selection, files, continued runs, and training."""
 
 import dataclasses
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import damage_record, write_picture
-from PIL import Image
 from refusals import refused
 
 from lambdanet import cli, configs
@@ -18,12 +16,10 @@ from lambdanet.errors import InputError
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.inference.classifier import Classifier
-from lambdanet.training.pseudo_labels import selection
-from lambdanet.training.pseudo_labels.label import pseudo_label
+from lambdanet.training.inference.predict import Classifier
+from lambdanet.training.inference.pseudo_labels import pseudo_label, select
 
 NAMES = ("red", "green", "blue")
-ANSWER = Path(__file__).parents[2] / "saved" / "pseudo_labels.json"
 # Pictures per color with confident predictions, and gray ones without.
 CONFIDENT = {"red": 12, "green": 5, "blue": 2}
 GRAY = 4
@@ -74,12 +70,24 @@ def _records(folder):
     return found
 
 
-def _names(folder):
-    """Returns the label of each record, and the color and number of its picture."""
-    return [
-        f"{label}:{NAMES[int(np.argmax(color))]}{(255 - int(color.max())) // 6:02d}"
-        for label, _, color in _records(folder)
-    ]
+@pytest.mark.parametrize(("number", "per_class"), [(200, 7), (200, 40), (5, 3)])
+def test_selection_equals_a_loop(number, per_class):
+    """The most confident of each class, the first where they are equal, and copies in turn."""
+    random = np.random.default_rng(0)
+    labels = random.integers(-1, 4, number)
+    labels[labels == 2] = 3
+    confidences = (random.integers(0, 20, number) / 20).astype(np.float32)
+    copies = select(labels, confidences, per_class, seed=1)
+    left = copies.tolist()
+    for label in (0, 1, 3):
+        members = [place for place in range(number) if labels[place] == label]
+        members.sort(key=lambda place: (-confidences[place], place))
+        for place in members[:per_class]:
+            assert left[place] - per_class // len(members[:per_class]) in (0, 1)
+            left[place] = 0
+        if members:
+            assert copies[labels == label].sum() == per_class
+    assert not any(left)  # nor of other classes
 
 
 def test_balanced_records_of_the_most_confident(labeled):
@@ -89,181 +97,66 @@ def test_balanced_records_of_the_most_confident(labeled):
     assert [row["taken"] for row in counts.values()] == [4, 4, 2]
     assert [row["records"] for row in counts.values()] == [4, 4, 4]
     found = _records(out)
-    assert np.bincount([index for index, _, _ in found]).tolist() == [4, 4, 4]
-    for index, probabilities, color in found:
-        assert int(np.argmax(color)) == index == int(np.argmax(probabilities))
+    names = []
+    for label, probabilities, color in found:
+        assert int(np.argmax(color)) == label == int(np.argmax(probabilities))
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)
-        assert max(probabilities) >= 0.5
-    reds = sorted(name for name in _names(out) if name.startswith("0"))
-    assert reds == ["0:red00", "0:red01", "0:red02", "0:red03"]
-
-
-def test_manifest_counts_pictures(labeled):
-    out, manifest = labeled
+        names.append((label, (255 - int(color.max())) // 6))
+    expected = [(label, index) for label in (0, 1) for index in range(4)]
+    assert sorted(names) == expected + [(2, 0)] * 2 + [(2, 1)] * 2
     assert manifest["seen"] == sum(CONFIDENT.values()) + GRAY + 1
     assert manifest["below"] == GRAY and manifest["unreadable"] == ["broken.jpg"]
-    assert sum(manifest["confidences"]["counts"]) == sum(CONFIDENT.values()) + GRAY
-    assert manifest["settings"]["teacher_sha256"] and manifest["labels"] == "soft"
+    assert manifest["settings"]["model_sha256"] and manifest["labels"] == "soft"
     for shard in manifest["shards"]:
         assert records.count_records(out / shard["file"]) == shard["records"]
-    with Image.open(out / "pseudo_labels.png") as picture:
-        assert picture.size[0] > 1000
-    assert not (out / ".progress").exists()
+
+
+def test_hard_labels_and_the_mean_per_class(color_teacher, pictures, tmp_path):
+    call = {"min_confidence": 0.5, "label_mode": "hard"}
+    manifest = pseudo_label(color_teacher, str(pictures), tmp_path, **call)
+    assert manifest["records_of_each_class"] == 6  # of 19 in 3
+    found = _records(tmp_path)
+    assert sorted(label for label, _, _ in found) == [0] * 6 + [1] * 6 + [2] * 6
+    assert {probabilities for _, probabilities, _ in found} == {()}
 
 
 def test_same_call_does_nothing_and_other_settings_are_rejected(
-    labeled, color_teacher, pictures, capsys
+    labeled, color_teacher, pictures
 ):
     out, manifest = labeled
-    before = {file: file.stat().st_mtime_ns for file in out.iterdir()}
+    files = sorted(file for file in out.rglob("*") if file.is_file())
+    before = [file.stat().st_mtime_ns for file in files]
     assert pseudo_label(color_teacher, str(pictures), out, **SAME) == manifest
-    assert "already finished: 12 records of 10 pictures" in capsys.readouterr().out
-    assert {file: file.stat().st_mtime_ns for file in out.iterdir()} == before
+    assert [file.stat().st_mtime_ns for file in files] == before
     with refused(r"per_class must be 4 as in the run in .*, got 5"):
         pseudo_label(color_teacher, str(pictures), out, **{**SAME, "per_class": 5})
 
 
-@pytest.mark.parametrize("when", ["predicting", "writing"])
-def test_interrupted_run_resumes(
-    labeled, color_teacher, pictures, tmp_path, monkeypatch, when
+def test_run_that_ended_while_writing_continues(
+    labeled, color_teacher, pictures, tmp_path, monkeypatch
 ):
-    """Finished parts and files are kept, and the result equals that of an uninterrupted run."""
+    """It predicts nothing again, and equals the run that was not interrupted."""
     out, manifest = labeled
-    seen = []
-    classify, write = Classifier.classify, records.write_records
+    write = records.write_records
 
-    def interrupted_classify(self, contents, batch_size):
-        seen.append(len(contents))
-        if sum(seen) > 15:
-            raise InputError("stop")
-        return classify(self, contents, batch_size)
-
-    def interrupted_write(path, contents):
+    def interrupted(path, contents):
         if "pseudo-00001" in path:
-            Path(f"{path}.partial").write_bytes(b"half of it")
             raise InputError("stop")
         write(path, contents)
 
     with monkeypatch.context() as patch, refused("^stop$"):
-        if when == "predicting":
-            patch.setattr(Classifier, "classify", interrupted_classify)
-        else:
-            patch.setattr(records, "write_records", interrupted_write)
-        pseudo_label(color_teacher, str(pictures), tmp_path, **SAME)
-    assert not (tmp_path / "manifest.json").exists()
-    parts = list(tmp_path.rglob("*.npz"))
-    files = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.tfrecord")}
-    assert files if when == "writing" else parts
-    again = []
-
-    def counted(self, contents, batch_size):
-        again.extend(contents)
-        return classify(self, contents, batch_size)
-
-    monkeypatch.setattr(Classifier, "classify", counted)
-    assert pseudo_label(color_teacher, str(pictures), tmp_path, **SAME) == manifest
-    rest = manifest["seen"] - 10 * len(parts)
-    assert len(again) == (rest if when == "predicting" else 0)
-    for file, time in files.items():
-        assert file.stat().st_mtime_ns == time
-    names = [shard["file"] for shard in manifest["shards"]]
-    assert sorted(file.name for file in tmp_path.glob("*.tfrecord")) == names
-    for name in names:
-        assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
-
-
-@pytest.fixture
-def unfinished(color_teacher, pictures, tmp_path, monkeypatch):
-    """The call of a run that ended before its first records, on a copy of the pictures."""
-    shutil.copytree(pictures / "red", tmp_path / "data")
-    call = {
-        "saved_model": color_teacher,
-        "data": str(tmp_path / "data"),
-        "out": tmp_path / "out",
-        "per_class": 4,
-    }
-
-    def interrupted(path, contents):
-        raise InputError("stop")
-
-    with monkeypatch.context() as patch, refused("^stop$"):
         patch.setattr(records, "write_records", interrupted)
-        pseudo_label(**call)
-    return call
-
-
-def test_pictures_that_change_after_their_prediction_are_rejected(unfinished):
-    picture = Path(unfinished["data"]) / "00.png"
-    content = picture.read_bytes()
-    picture.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    message = "pictures were changed after they were predicted; remove '(.*)'"
-    with refused(message) as caught:
-        pseudo_label(**unfinished)
-    Path(str(caught.value).split("'")[1]).unlink()
-    assert pseudo_label(**unfinished)["seen"] == CONFIDENT["red"]
-
-
-def test_damaged_progress_is_one_line(unfinished):
-    progress = unfinished["out"] / ".progress"
-    part = progress / "part-000000.npz"
-    _cut(part)
-    with refused(r"part-000000.npz' is damaged \(.*\); remove it"):
-        pseudo_label(**unfinished)
-    part.unlink()
-    (progress / "settings.json").write_text("[]")
-    with refused("out .* has files of another command or version"):
-        pseudo_label(**unfinished)
-
-
-def test_files_of_another_run_are_not_kept(unfinished):
-    file = unfinished["out"] / "pseudo-00000-of-00001.tfrecord"
-    file.write_bytes(b"nothing")
-    (shard,) = pseudo_label(**unfinished)["shards"]
-    assert shard["file"] == file.name
-    assert records.count_records(file) == shard["records"]
-
-
-@pytest.mark.slow
-def test_records_equal_those_of_the_loop_before_beam(color_teacher, pictures, tmp_path):
-    """The saved answer was written by the program that predicted and selected in one loop."""
-    for number, answer in enumerate(json.loads(ANSWER.read_text())):
-        out = tmp_path / str(number)
-        data = pictures if "split" not in answer["settings"] else tmp_path / "0"
-        pseudo_label(color_teacher, str(data), out, **answer["settings"])
-        assert _names(out) == " ".join(answer["shards"]).split()
-        sizes = [len(shard.split()) for shard in answer["shards"]]
-        files = sorted(out.glob("*.tfrecord"))
-        assert [records.count_records(file) for file in files] == sizes
-        is_hard = answer["settings"].get("label_mode") == "hard"
-        for _, probabilities, _ in _records(out):
-            assert is_hard == (probabilities == ())
-
-
-def test_first_name_is_taken_where_confidences_are_equal(color_teacher, tmp_path):
-    # Equal colors, and one pixel that says which it is.
-    contents = {}
-    for number, name in enumerate("bac"):
-        pixels = np.zeros([8, 8, 3])
-        pixels[..., 0] = 250
-        pixels[0, number, 0] = 249
-        path = write_picture(tmp_path / "data" / f"{name}.png", pixels)
-        contents[name] = path.read_bytes()
-    out = tmp_path / "out"
-    pseudo_label(color_teacher, str(tmp_path / "data"), out, per_class=2)
-    (file,) = out.glob("*.tfrecord")
-    stored = file.read_bytes()
-    assert [name for name in "abc" if contents[name] in stored] == ["a", "b"]
-
-
-def test_too_many_other_files_raise(color_teacher, tmp_path):
-    data = tmp_path / "data"
-    write_picture(data / "0.png", (255, 0, 0))
-    (data / "1.heic").touch()
-    call = {"data": str(data), "out": tmp_path / "out"}
-    with refused("1 of 2 files in .*; --max_bad_records=1 or more leaves them out"):
-        pseudo_label(color_teacher, **call)
-    assert not (tmp_path / "out").exists()
-    assert pseudo_label(color_teacher, **call, max_bad_records=1)["seen"] == 1
+        # Of another selection.
+        pseudo_label(color_teacher, str(pictures), tmp_path, **{**SAME, "per_class": 9})
+    assert not (tmp_path / "manifest.json").exists()
+    monkeypatch.setattr(Classifier, "classify", None)
+    assert pseudo_label(color_teacher, str(pictures), tmp_path, **SAME) == manifest
+    files = sorted(tmp_path.glob("*.tfrecord"))
+    assert [file.name for file in files] == [
+        shard["file"] for shard in manifest["shards"]
+    ]
+    for file in files:
+        assert file.read_bytes() == (out / file.name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -290,16 +183,18 @@ def test_wrong_argument_is_one_line(
     call = {"data": str(pictures), "out": tmp_path / "out", **arguments}
     with refused(message):
         pseudo_label(color_teacher, **call)
-    assert not list(tmp_path.rglob("*.tfrecord"))
+    assert not list(tmp_path.rglob("pseudo-*"))
 
 
-@pytest.mark.parametrize("folders", ["a a", "a a/b", "a/b a", "a a/../a"])
-def test_out_and_data_are_apart(tmp_path, folders):
-    data, out = (f"{tmp_path}/{name}" for name in folders.split())
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    with refused("out must be a folder apart from the data in '.*', got '"):
-        pseudo_label("no teacher", data, out)
-    assert not (tmp_path / "a" / "b" / ".progress").exists()
+def test_too_many_other_files_raise(color_teacher, tmp_path):
+    data = tmp_path / "data"
+    write_picture(data / "0.png", (255, 0, 0))
+    (data / "1.heic").touch()
+    call = {"data": str(data), "out": tmp_path / "out"}
+    with refused("1 of 2 files in .*; --max_bad_records=1 or more leaves them out"):
+        pseudo_label(color_teacher, **call)
+    assert not (tmp_path / "out").exists()
+    assert pseudo_label(color_teacher, **call, max_bad_records=1)["seen"] == 1
 
 
 def _open(folder, own, bad=None, **changes):
@@ -338,22 +233,6 @@ def test_damaged_records_to_label_are_counted(color_teacher, own, tmp_path):
     assert manifest["unreadable"] == [f"{file.name}:{lost}" for lost in range(1, 8)]
     with refused(f"records cannot be read, the last of them {file.name}:7"):
         pseudo_label(**call, out=tmp_path / "strict", max_bad_records=6)
-
-
-def test_selection_takes_the_most_confident_and_copies_evenly():
-    labels = np.array([0, 0, 0, 0, 1, 1, 3])
-    confidences = np.array([0.5, 0.9, 0.7, 0.9, 0.4, 0.6, 0.8], np.float32)
-    keys = selection.candidate_keys(confidences, np.arange(7))
-    firsts = selection.keep_first(labels, keys, 3)
-    assert firsts[0].tolist() == [0, 0, 0, 1, 1, 3]
-    chosen = {
-        label: selection.select(firsts[1][firsts[0] == label], label, 3, 0)
-        for label in (0, 1, 3)
-    }
-    copies = selection.count_copies(keys, labels, chosen)
-    assert copies[:4].tolist() == [0, 1, 1, 1]
-    assert sorted(copies[4:6].tolist()) == [1, 2] and copies[6] == 3
-    assert [chosen[label].taken for label in (0, 1, 3)] == [3, 2, 1]
 
 
 PSEUDO = dataclasses.replace(
