@@ -19,7 +19,7 @@ from benchmarks.turns.cases import (
 )
 from lambdanet import backend as K
 from lambdanet import which_keras
-from lambdanet.backend import keras
+from lambdanet.backend import Tensor, keras
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
@@ -110,7 +110,7 @@ def build(name: str, case: Case) -> Run:
     )
 
 
-def figure_3(queries: K.Tensor, values: K.Tensor, table: K.Tensor) -> K.Tensor:
+def figure_3(queries: Tensor, values: Tensor, table: Tensor) -> Tensor:
     """Applies the position lambdas by the pseudo-code of Figure 3, with the embeddings of all pairs.
 
     Queries [b, height, width, h, k], values [b, height, width, v] and a table [r, r, k] give outputs
@@ -127,7 +127,7 @@ def figure_3(queries: K.Tensor, values: K.Tensor, table: K.Tensor) -> K.Tensor:
     return K.reshape(outputs, [b, height, width, h, v])
 
 
-def _run_position_lambdas(apply: Callable[..., K.Tensor], case: Case) -> Run:
+def _run_position_lambdas(apply: Callable[..., Tensor], case: Case) -> Run:
     """The position lambdas of random queries and values."""
     b = case.batch
     height = case.height
@@ -170,8 +170,8 @@ def policy(dtype: str) -> str:
 
 
 def run_function(
-    apply: Callable[..., K.Tensor],
-    inputs: Sequence[K.Tensor],
+    apply: Callable[..., Tensor],
+    inputs: Sequence[Tensor],
     output_shape: Sequence[int],
     case: Case,
     layer: keras.layers.Layer | None = None,
@@ -192,9 +192,9 @@ def run_function(
 
 
 def _tensorflow_gradients(
-    apply: Callable[..., K.Tensor], weights: Sequence[Any]
+    apply: Callable[..., Tensor], weights: Sequence[Any]
 ) -> Callable[..., Any]:
-    def gradients(output_gradient: K.Tensor, *inputs: K.Tensor) -> Any:
+    def gradients(output_gradient: Tensor, *inputs: Tensor) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             outputs = apply(*inputs)
@@ -204,11 +204,11 @@ def _tensorflow_gradients(
 
 
 def _jax_gradients(
-    apply: Callable[..., K.Tensor], weights: Sequence[Any]
+    apply: Callable[..., Tensor], weights: Sequence[Any]
 ) -> Callable[..., Any]:
     import jax
 
-    def gradients(output_gradient: K.Tensor, *inputs: K.Tensor) -> list[K.Tensor]:
+    def gradients(output_gradient: Tensor, *inputs: Tensor) -> list[Tensor]:
         values = [K.convert_to_tensor(weight) for weight in weights]
         by_weights, *by_inputs = jax.vjp(_of_values(weights, apply), values, *inputs)[
             1
@@ -219,12 +219,12 @@ def _jax_gradients(
 
 
 def _torch_gradients(
-    apply: Callable[..., K.Tensor], weights: Sequence[Any]
+    apply: Callable[..., Tensor], weights: Sequence[Any]
 ) -> Callable[..., Any]:
     import torch
 
     @torch.enable_grad()
-    def gradients(output_gradient: K.Tensor, *inputs: K.Tensor) -> Any:
+    def gradients(output_gradient: Tensor, *inputs: Tensor) -> Any:
         inputs = tuple(x.detach().requires_grad_() for x in inputs)
         variables = [*inputs, *(weight.value for weight in weights)]
         return torch.autograd.grad(apply(*inputs), variables, output_gradient)
@@ -277,6 +277,6 @@ def compile_runner(
     return run
 
 
-def random_tensor(shape: Sequence[int], case: Case, seed: int) -> K.Tensor:
+def random_tensor(shape: Sequence[int], case: Case, seed: int) -> Tensor:
     values = np.random.default_rng(seed).standard_normal(shape, np.float32)
     return K.cast(K.convert_to_tensor(values), case.dtype)

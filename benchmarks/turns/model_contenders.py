@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.turns.cases import LEARNING_RATE, MOMENTUM, ModelCase
 from benchmarks.turns.contenders import Run, compile_runner, policy, start
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Tensor, compat, keras
 from lambdanet.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.models.inference import for_inference
@@ -76,7 +76,7 @@ def build(name: str, case: ModelCase) -> Run:
     return training_step(model, images, labels)
 
 
-def training_step(model: keras.Model, images: K.Tensor, labels: K.Tensor) -> Run:
+def training_step(model: keras.Model, images: Tensor, labels: Tensor) -> Run:
     """Returns a function that makes a training step, with batch statistics, gradients and SGD."""
     model.compile(
         keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM),

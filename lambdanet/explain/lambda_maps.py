@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lambdanet import backend as K
+from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.layers.lambda_layer import LambdaLayer, Projections
 from lambdanet.ops import blocking, content_lambdas, pooling, relative_positions
@@ -111,9 +112,7 @@ def _choose(geometry: Geometry, query_size: list[int], outputs: np.ndarray) -> _
     return _Chosen(outputs, places.astype(np.int32), weights.astype(np.float32))
 
 
-def _visible(
-    layer: LambdaLayer, parts: Projections, chosen: _Chosen
-) -> K.Tensor | None:
+def _visible(layer: LambdaLayer, parts: Projections, chosen: _Chosen) -> Tensor | None:
     """Returns what the outputs see of the context, [b or 1, q or 1, m]; None: everything."""
     # All queries of a window see the same: a causal axis has no pool, and a mask none at all.
     places = chosen.places.max(axis=1)
@@ -132,12 +131,12 @@ def _visible(
 
 
 def _content(
-    queries: K.Tensor,
-    keys: K.Tensor,
+    queries: Tensor,
+    keys: Tensor,
     normalization: str | None,
-    visible: K.Tensor | None,
+    visible: Tensor | None,
     past: Any,
-) -> tuple[K.Tensor, K.Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:
     """Returns the content map of one lambda, and what earlier positions add.
 
     Args:
@@ -185,7 +184,7 @@ def _content(
     return content, K.einsum("bqhk,bqkv->bqhv", queries, lambdas)
 
 
-def _sums(past: Any, k: int, u: int) -> tuple[K.Tensor, K.Tensor, K.Tensor]:
+def _sums(past: Any, k: int, u: int) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the sums over earlier positions, of `causal_content.State`, by depth.
 
     Returns:
@@ -204,9 +203,9 @@ def _position(
     parts: Projections,
     index: int,
     chosen: _Chosen,
-    visible: K.Tensor | None,
+    visible: Tensor | None,
     past: Any,
-) -> tuple[K.Tensor, K.Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:
     """Returns the position map of lambda number `index`, [b, h, q, m, u], and what earlier positions add.
 
     That is [b, q, h, v], or None without such positions in the state.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import Tensor, keras
 
 
 class _ClassLoss(keras.losses.Loss):
@@ -21,7 +21,7 @@ class _ClassLoss(keras.losses.Loss):
         self.label_smoothing = label_smoothing
         self.class_weights = tuple(class_weights)
 
-    def call(self, y_true: K.Tensor, y_pred: K.Tensor) -> K.Tensor:
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns the loss [b] of labels [b] or [b, 1], or of distributions, and logits [b, num_classes]."""
         labels = _distributions(y_true, y_pred.shape[-1])
         loss = self.compare(labels, K.cast(y_pred, "float32"))
@@ -31,11 +31,11 @@ class _ClassLoss(keras.losses.Loss):
             labels * K.convert_to_tensor(self.class_weights, "float32"), axis=-1
         )
 
-    def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:
+    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
         """Returns the loss [b] of labels and logits, both float32 [b, num_classes]."""
         raise NotImplementedError
 
-    def smooth_labels(self, labels: K.Tensor) -> K.Tensor:
+    def smooth_labels(self, labels: Tensor) -> Tensor:
         """Returns labels [b, num_classes] with a part of each spread over all classes."""
         return (
             labels * (1 - self.label_smoothing)
@@ -66,7 +66,7 @@ class SmoothedCrossEntropy(_ClassLoss):
       0.6931...
     """
 
-    def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:
+    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
         return K.softmax_cross_entropy(self.smooth_labels(labels), logits)
 
 
@@ -98,7 +98,7 @@ class SmoothedBinaryCrossEntropy(_ClassLoss):
         super().__init__(label_smoothing, class_weights, **kwargs)
         self.threshold = threshold
 
-    def compare(self, labels: K.Tensor, logits: K.Tensor) -> K.Tensor:
+    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
         if self.threshold:
             labels = K.cast(labels > self.threshold, "float32")
         return keras.losses.binary_crossentropy(
@@ -120,14 +120,14 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
         return {"name": self.name, "dtype": self.dtype}
 
 
-def _is_correct(y_true: K.Tensor, y_pred: K.Tensor) -> K.Tensor:
+def _is_correct(y_true: Tensor, y_pred: Tensor) -> Tensor:
     targets = _distributions(y_true, y_pred.shape[-1])
     # `==` forgets the rank
     is_equal = keras.ops.equal(K.argmax(targets, axis=-1), K.argmax(y_pred, axis=-1))
     return K.cast(is_equal, "float32")
 
 
-def _distributions(labels: K.Tensor, num_classes: int) -> K.Tensor:
+def _distributions(labels: Tensor, num_classes: int) -> Tensor:
     """Returns labels [b] or [b, 1] as distributions [b, num_classes]; distributions stay unchanged."""
     if len(labels.shape) == 2 and labels.shape[-1] == num_classes:
         return K.cast(labels, "float32")

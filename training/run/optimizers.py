@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import compat, keras
+from lambdanet.backend import Tensor, compat, keras
 from lambdanet.models.layer_builder import CLASSIFIER
 
 # Gradients and weights of a layer -> the gradients to apply.
-Clip = Callable[[K.Tensor, Any], K.Tensor]
+Clip = Callable[[Tensor, Any], Tensor]
 # The weights in the order of the network -> the factor on the learning rate of each.
 RateFactors = Callable[[Sequence[Any]], list[float]]
 
@@ -45,9 +45,7 @@ class LAMB(keras.optimizers.Adam):
             weight_decay=weight_decay, epsilon=epsilon, name=name, **kwargs
         )
 
-    def update_step(
-        self, gradient: K.Tensor, variable: Any, learning_rate: Any
-    ) -> None:
+    def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
         index = self._get_variable_index(variable)
         step = K.cast(self.iterations + 1, variable.dtype)
         m = self._momentums[index]
@@ -158,7 +156,7 @@ def with_options(
             """Does nothing: `update_step` decays a variable at its own learning rate."""
 
         def update_step(
-            self, gradient: K.Tensor, variable: Any, learning_rate: Any
+            self, gradient: Tensor, variable: Any, learning_rate: Any
         ) -> None:
             rate = learning_rate * self._factors(self._var_key(variable))
             if (
@@ -209,7 +207,7 @@ def adaptive_clip(limit: float, epsilon: float = 1e-3) -> Clip:
       array([0.06, 0.08], dtype=float32)
     """
 
-    def clip(gradient: K.Tensor, variable: Any) -> K.Tensor:
+    def clip(gradient: Tensor, variable: Any) -> Tensor:
         if _layer(variable).startswith(CLASSIFIER):
             return gradient
         axes = _unit_axes(variable)
@@ -246,7 +244,7 @@ def layer_rate_factors(layer_decay: float, head: float) -> RateFactors:
     return factors
 
 
-def norm(x: Any, axes: tuple[int, ...] | None = None) -> K.Tensor:
+def norm(x: Any, axes: tuple[int, ...] | None = None) -> Tensor:
     """Returns the Euclidean norm over some axes, which stay with length 1, or over all."""
     return K.sqrt(K.sum(K.square(x), axis=axes, keepdims=axes is not None))
 

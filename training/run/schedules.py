@@ -6,7 +6,7 @@ import math
 import pkgutil
 
 from lambdanet import backend as K
-from lambdanet.backend import keras
+from lambdanet.backend import Tensor, keras
 from lambdanet.configs.recipe_values import SCHEDULES
 from lambdanet.errors import check_known
 
@@ -40,7 +40,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     def __post_init__(self) -> None:
         check_known("schedule", self.shape, SCHEDULES)
 
-    def __call__(self, step: K.Tensor | int) -> K.Tensor:
+    def __call__(self, step: Tensor | int) -> Tensor:
         step = K.minimum(K.cast(step, "float32"), float(self.total_steps))
         rise = step / max(self.warmup_steps, 1)
         after = K.maximum(step - self.warmup_steps, 0.0)
@@ -51,17 +51,17 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return dataclasses.asdict(self)
 
 
-def constant(schedule: WarmupSchedule, after: K.Tensor) -> K.Tensor:
+def constant(schedule: WarmupSchedule, after: Tensor) -> Tensor:
     """Returns the factor on the peak, `after` steps after the warm-up: 1."""
     return K.ones_like(after)
 
 
-def cosine(schedule: WarmupSchedule, after: K.Tensor) -> K.Tensor:
+def cosine(schedule: WarmupSchedule, after: Tensor) -> Tensor:
     """Returns the factor on the peak, which falls to `floor` along half a cosine."""
     progress = after / max(schedule.total_steps - schedule.warmup_steps, 1)
     return schedule.floor + (1 - schedule.floor) * 0.5 * (1 + K.cos(math.pi * progress))
 
 
-def exponential(schedule: WarmupSchedule, after: K.Tensor) -> K.Tensor:
+def exponential(schedule: WarmupSchedule, after: Tensor) -> Tensor:
     """Returns the factor on the peak, which falls by `decay_rate` every `decay_steps` steps."""
     return schedule.decay_rate ** K.floor(after / schedule.decay_steps)
