@@ -8,6 +8,7 @@ in the Makefile and in HTML count by their words and signs.
 import ast
 import io
 import re
+import textwrap
 import tokenize
 from collections.abc import Iterable, Iterator
 
@@ -27,7 +28,9 @@ FSTRING_START = getattr(tokenize, "FSTRING_START", None)
 FSTRING_END = getattr(tokenize, "FSTRING_END", None)
 
 IMPORT = re.compile(r"^\s*(import|from) \w", re.MULTILINE)
-PROGRAMS_OF_MAKE = re.compile(r"define \w+\n(.*?)endef| -c (\"[^\"]+\"|'[^']+')", re.S)
+PROGRAMS_OF_MAKE = re.compile(
+    r"define \w+\n(.*?)endef| -c \"([^\"]+)\"| -c '([^']+)'", re.S
+)
 SCRIPT = re.compile(r"<script>(.*?)</script>", re.S)
 JAVASCRIPT_COMMENT = re.compile(r"/\*.*?\*/|(?<!:)//[^\n]*", re.S)
 WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
@@ -122,8 +125,20 @@ def _strings(source: str) -> Iterator[str]:
 
 
 def _count_programs(texts: Iterable[str]) -> int:
-    """Returns the words and signs of the texts that import something."""
-    return sum(len(WORD_OR_SIGN.findall(text)) for text in texts if IMPORT.search(text))
+    """Returns the words and signs of the texts that are Python and import something."""
+    count = 0
+    for text in texts:
+        if IMPORT.search(text) and _is_python(text):
+            count += len(WORD_OR_SIGN.findall(text))
+    return count
+
+
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(textwrap.dedent(text))
+    except SyntaxError:
+        return False
+    return True
 
 
 def _count_javascript(source: str) -> int:
