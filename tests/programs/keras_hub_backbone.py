@@ -36,9 +36,9 @@ def main() -> None:
     backbone = LambdaNetBackbone("lambda_resnet_tiny", {"input_size": 32})
     backbone.set_weights(trunk.get_weights())
     expected = trunk.predict(IMAGES, verbose=0)
-    pyramid = keras.Model(backbone.input, backbone.pyramid_outputs).predict(
-        IMAGES, verbose=0
-    )
+    # Keras keeps its own kind of dict, which JAX cannot return.
+    levels = dict(backbone.pyramid_outputs)
+    pyramid = keras.Model(backbone.input, levels).predict(IMAGES, verbose=0)
     for level, features in expected.items():
         np.testing.assert_array_equal(pyramid[f"P{level}"], features)
     np.testing.assert_array_equal(backbone.predict(IMAGES, verbose=0), expected["5"])
