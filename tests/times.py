@@ -31,11 +31,12 @@ def processor_seconds() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """Fails a test that computes longer than `LIMIT` and is not marked `slow`."""
+    """Fails a test that computes longer than `LIMIT` and is not marked `slow` or `weekly`."""
     start = processor_seconds()
     result = yield
     seconds = processor_seconds() - start
-    if seconds > LIMIT and not item.get_closest_marker("slow"):
+    marks = {mark.name for mark in item.iter_markers()}
+    if seconds > LIMIT and not marks & {"slow", "weekly"}:
         pytest.fail(
             f"{seconds:.1f} s of the processor: make it quicker, or mark it `slow`"
         )
