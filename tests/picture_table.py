@@ -174,10 +174,8 @@ def jpegs():
     for name, image, options in [
         ("gray", Image.fromarray(smooth(1)[..., 0]), {}),
         ("RGB", rgb, {}),
-        ("RGB without subsampling", rgb, {"subsampling": 0}),
         ("CMYK", rgb.convert("CMYK"), {}),
         ("progressive", rgb, {"progressive": True}),
-        ("with a profile", rgb, {"icc_profile": b"profile" * 20}),
     ]:
         contents = saved(image, "JPEG", quality=95, **options)
         yield f"JPEG {name}", contents, as_pillow_reads_it(contents)
@@ -196,13 +194,10 @@ def jpegs():
     upright = turned(image, 6)
     app1 = segment(0xE1, b"Exif\0\0" + exif(6))
     yield "JPEG with EXIF before JFIF", start + app1 + jfif + rest, upright
-    second = rest.index(b"\xff\xdb", 1)
     scan = rest.index(b"\xff\xda")
-    for name, at in {"a table": second, "all tables": scan}.items():
-        for much in (b"", segment(0xFE, bytes(999))):
-            contents = start + jfif + rest[:at] + much + app1 + rest[at:]
-            name = f"JPEG with EXIF behind {name} and {len(much)} bytes"
-            yield name, contents, upright
+    for much in (b"", segment(0xFE, bytes(999))):
+        contents = start + jfif + rest[:scan] + much + app1 + rest[scan:]
+        yield f"JPEG with EXIF behind tables and {len(much)} bytes", contents, upright
     for name, before in {
         "a comment": segment(0xFE, b"a comment"),
         "XMP": segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0<x/>"),
@@ -223,7 +218,6 @@ def jpegs():
         "with its directory outside": good[:4] + b"\xff\xff\xff\xff" + good[8:],
         "of value 0": exif(0),
         "of value 9": exif(9),
-        "of value 65535": exif(65535),
     }.items():
         yield f"JPEG with EXIF {name}", with_exif(content), image
     many = with_exif(good[:8] + b"\xff\xff" + good[10:])
@@ -268,9 +262,6 @@ def converted():
     white = np.where(indices[..., np.newaxis] == 5, 255, palette[indices])
     yield "GIF transparent", saved(image, "GIF", transparency=5), white
     yield "BMP palette", saved(image, "BMP"), palette[indices]
-    bits = samples(1, 1)
-    black_white = Image.fromarray(bits[..., 0].astype(bool))
-    yield "BMP 1", saved(black_white, "BMP"), 255 * bits
     yield "TIFF", saved(opaque, "TIFF", compression="tiff_lzw"), rgb
     yield "TIFF turned", saved(opaque, "TIFF", tiffinfo={274: 6}), turned(rgb, 6)
     transparent = Image.fromarray(rgba.astype(np.uint8))

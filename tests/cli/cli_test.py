@@ -4,7 +4,6 @@
 import csv
 import functools
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -43,20 +42,10 @@ def test_overview_lists_every_command(words, capsys):
 def test_help_has_usage_flags_and_examples(command, capsys):
     assert cli.main([*command.name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
-    assert (
-        shown.startswith(f"usage: lambdanet {command.name}") and "examples:\n" in shown
-    )
-    described = re.findall(
-        r"^  (\S+)  +(\S.*)$", shown.partition("arguments and flags:")[2], re.MULTILINE
-    )
-    assert described[: len(command.options)] == [
-        (str(option), option.help) for option in command.options
-    ]
-    assert all(option.help for option in command.options)
-
-
-def test_switch_that_is_on_is_shown_as_its_opposite():
-    assert "--nocache  " in command_line.format_help(cli.tpu_check.COMMANDS[0])
+    assert shown.startswith(f"usage: lambdanet {command.name}")
+    assert "examples:\n" in shown
+    for option in command.options:
+        assert option.help and f"  {option}  " in shown and option.help in shown
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
@@ -70,15 +59,12 @@ def test_examples_are_valid(command):
         parse(command, shlex.split(example)[len(command.name.split()) + 1 :])
 
 
-def test_help_does_not_import_tensorflow():
-    program = "import sys; from lambdanet import cli; cli.main(['train', '-h'])\n"
-    program += "print('tensorflow' in sys.modules)"
+@pytest.mark.parametrize("words", [["train", "-h"], ["completion", "bash"]])
+def test_help_and_completion_import_no_backend(words):
+    program = f"import sys; from lambdanet import cli; cli.main({words})\n"
+    program += "print(sys.modules.keys() & {'keras', 'tensorflow', 'jax', 'torch'})"
     shown = run([sys.executable, "-c", program])
-    assert (
-        shown.stdout.endswith("\nFalse\n")
-        and "  digits: " in shown.stdout
-        and shown.stderr == ""
-    )
+    assert shown.stdout.endswith("\nset()\n") and shown.stderr == ""
 
 
 def test_wrong_arguments_do_not_import_tensorflow():
@@ -102,39 +88,16 @@ def test_wrong_arguments_do_not_import_tensorflow():
         assert message in line
 
 
-def test_help_of_train_describes_every_field(capsys):
-    assert cli.main(["train", "--help"]) == 0
-    table = (
-        capsys.readouterr().out.partition("\nfields for --set")[2].partition("\n\n")[0]
-    )
-    header, *lines = table.splitlines()[1:]
-    described = describe_fields()
-    assert [line.split()[0] for line in lines] == [field.name for field in described]
-    for column in ("type", "default", "meaning"):  # aligned with the header
-        assert {
-            line[header.index(column) - 2 : header.index(column)] for line in lines
-        } == {"  "}
-    for field, line in zip(described, lines, strict=True):
-        assert line.endswith(f"  {field.help}") and (field.default or "") in line
-
-
-def test_help_of_train_has_every_recipe(capsys):
-    """`a:` with the rows `b,` and `c@1,@2` stands for a:b, a:c@1 and a:c@2; without rows for a."""
-    assert cli.main(["train", "--help"]) == 0
-    text = capsys.readouterr().out.partition("\nrecipes (")[2].partition("\n\n")[0]
-    found = []
-    for module, rows in re.findall(
-        r"^  (\w+): .*\n((?:      .*\n?)*)", text, re.MULTILINE
-    ):
-        words = [
-            word.rstrip(",").replace(",@", f",{word.partition('@')[0]}@")
-            for word in rows.split()
-        ]
-        found += [f"{module}:{row}" for word in words for row in word.split(",")]
-        # Some have rows and a recipe without a row.
-        if not words or module in configs.list_recipes():
-            found.append(module)
-    assert sorted(found) == configs.list_recipes()
+@pytest.mark.parametrize("words", [["train", "--help"], ["recipe"]])
+def test_all_fields_and_recipes_are_listed(words, capsys):
+    assert cli.main(words) == 0
+    shown = capsys.readouterr().out
+    for name in configs.list_recipes():
+        module, _, row = name.partition(":")
+        assert f"  {module}: " in shown and row.partition("@")[0] in shown
+    if words != ["recipe"]:
+        for field in describe_fields():
+            assert f"  {field.name} " in shown and field.help in shown
 
 
 def test_printed_recipe_can_be_read_again(tmp_path, capsys):
@@ -144,12 +107,6 @@ def test_printed_recipe_can_be_read_again(tmp_path, capsys):
     assert configs.get_recipe(str(path)) == override(
         configs.get_recipe("digits"), ["epochs=5"]
     )
-
-
-def test_recipe_without_a_name_lists_all(capsys):
-    assert cli.main(["recipe"]) == 0
-    shown = capsys.readouterr().out
-    assert all(name.partition(":")[0] in shown for name in configs.list_recipes())
 
 
 def test_unknown_lists_at_most_20_names():
@@ -193,7 +150,6 @@ def test_version(capsys):
             [*TRAIN, "--qqqqqq"],
             "unknown flag of `train` '--qqqqqq'; see `lambdanet train --help`",
         ),
-        (["qqqqqq"], "unknown command 'qqqqqq'; see `lambdanet --help`"),
         (
             [*TRAIN, "--model_dri=DIR/x"],
             "unknown flag of `train` '--model_dri'; did you mean --model_dir",
@@ -201,10 +157,6 @@ def test_version(capsys):
         (
             [*RUN, "stray"],
             "unexpected argument 'stray' of `train`; see `lambdanet train --help`",
-        ),
-        (
-            ["train", "--recipe=digts", "--model_dir=DIR/x"],
-            "unknown recipe 'digts'; did you mean digits",
         ),
         ([*RUN, "--set=epoch=3"], "unknown recipe field 'epoch'; did you mean epochs"),
         (
@@ -218,10 +170,6 @@ def test_version(capsys):
         (["evaluate", "--model_dir=DIR/no"], "got 'DIR/no'; it is not a directory"),
         (["evaluate", "--model_dir=DIR"], "got 'DIR'; it has no recipe.json"),
         (
-            ["export", "--model_dir=DIR/no", "--out=DIR/x"],
-            "got 'DIR/no'; it is not a directory",
-        ),
-        (
             ["evaluate", "--model_dir=DIR", "--backend=torch"],
             "backend must be tensorflow or jax, got 'torch'",
         ),
@@ -229,15 +177,13 @@ def test_version(capsys):
             [*TRAIN, "--model_dir=DIR/x", "--backend=jax"],
             "backend must be tensorflow, on which this process has imported Keras, got 'jax'",
         ),
-        (["predict", "--saved_model=DIR/no", "DIR/file"], "DIR/no"),
-        (["predict", "--saved_model=DIR"], "`predict` needs IMAGE_OR_FOLDER..."),
         (
-            ["predict", "--saved_model=DIR", "--top=0", "DIR/file"],
-            "top must be a positive integer, got 0",
+            ["export", "--out=DIR/x", "--model_dir=y", "--model=z", "--weights=w"],
+            "needs either --model_dir, or --model and --weights",
         ),
+        (["predict", "--saved_model=DIR"], "`predict` needs IMAGE_OR_FOLDER..."),
         (["info"], "`info` needs MODEL or --environment"),
         (["info", "--environment", "resnet_50"], "`info` needs MODEL or --environment"),
-        (["info", "qqqqqq"], "unknown model 'qqqqqq'; see `lambdanet list`"),
         (
             ["list", "halonet_h*", "--pretrained"],
             "no model with published weights matches 'halonet_h*'",
@@ -251,10 +197,6 @@ def test_version(capsys):
             "unknown flag of `train` '--epochs'; did you mean --set=epochs=VALUE?",
         ),
         (["recipe", "DIR/none.json"], "none.json' does not exist"),
-        (
-            ["convert", "halonet26t", "--checkpoint=DIR/none.pth"],
-            "checkpoint must be an existing file",
-        ),
         (["completion", "fish"], "unknown shell 'fish'; did you mean zsh or bash?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -351,28 +293,20 @@ def test_list_and_info_print_the_size(capsys):
     assert cli.main(["list", "lambda_resnet_t*", "--format=csv", "--sizes"]) == 0
     header, row = csv.reader(capsys.readouterr().out.splitlines())
     assert dict(zip(header, row, strict=True)) == {
-        **{
-            "model": "lambda_resnet_tiny",
-            "parameters (M)": "0.93",
-            "FLOPs (G)": "0.01",
-            "pixels": "32",
-        },
-        **{"source": "for tests and the digits", "recipe": "digits", "weights": "-"},
+        "model": "lambda_resnet_tiny",
+        "parameters (M)": "0.93",
+        "FLOPs (G)": "0.01",
+        "pixels": "32",
+        "source": "for tests and the digits",
+        "recipe": "digits",
+        "weights": "-",
     }
     assert cli.main(["info", "lambda_resnet_tiny"]) == 0
     info = lambdanet.model_info("lambda_resnet_tiny")
     shown = capsys.readouterr().out
     endpoints = "16 channels at stride 2, 64 channels at stride 4, "
-    assert shown.startswith("lambda_resnet_tiny\n")
-    assert all(
-        x in shown
-        for x in (
-            f"{info.params:,}",
-            f"{info.flops:,}",
-            "recipes     digits\n",
-            endpoints,
-        )
-    )
+    for part in (f"{info.params:,}", f"{info.flops:,}", endpoints):
+        assert part in shown
 
 
 def test_environment_is_printed(monkeypatch, capsys):
@@ -450,8 +384,6 @@ def test_closed_stdout_is_not_reused_by_a_file(tmp_path):
 def test_large_picture_gives_no_warning(monkeypatch, tmp_path):
     Image.new("1", (30, 30)).save(tmp_path / "large.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 899)
-    with pytest.raises(Image.DecompressionBombWarning):
-        Image.open(tmp_path / "large.png")
     assert (
         command_line.exit_status(
             "x", lambda: Image.open(tmp_path / "large.png").close()

@@ -7,8 +7,6 @@ import re
 import warnings
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from refusals import refused
 
 from lambdanet import configs
@@ -144,6 +142,7 @@ def test_override_takes_the_last_assignment():
             "randaugment_policy=timm; randaugment_magnitude=15",
             "randaugment_magnitude must be at most 10 ",
         ),
+        ("freeze=c2", "freeze must be empty without"),
         ("patience=3", "patience must be 0 without a held_out_split, got 3"),
         (
             "pseudo_labels=x",
@@ -154,16 +153,8 @@ def test_override_takes_the_last_assignment():
             "pseudo_share must be less than a batch of 64 images, got 0.999",
         ),
         (
-            f"seed={2**63}",
-            f"seed must be an integer below 2**63, such as 10, got {2**63}",
-        ),
-        (
             "model_options={'a': 1e999}",
             f"model_options['a'] must be {PLAIN_VALUES}, got inf",
-        ),
-        (
-            "model_options={[]: 1}",
-            "model_options must be a dictionary, such as {'scope': 7}, got '{[]: 1}'",
         ),
         ("epochs=" + "9" * 5000, "below 2**63, such as 10, got '" + "9" * 199 + "..."),
     ],
@@ -192,22 +183,6 @@ def test_override_keeps_warnings_of_python_off_the_screen(recwarn):
 def test_python_values_of_the_wrong_type_are_rejected(field, value, message):
     with refused(rf"{field}\S* must be .*{message}"):
         dataclasses.replace(DIGITS, **{field: value})
-
-
-@settings(deadline=None)
-@given(
-    learning_rate=st.floats(min_value=1e-30, max_value=1e30),
-    mean=st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3),
-    options=st.dictionaries(
-        st.text(max_size=5),
-        st.lists(st.integers(-(2**63), 2**63 - 1) | st.none() | st.booleans()),
-    ),
-)
-def test_json_gives_the_same_recipe_back(learning_rate, mean, options):
-    recipe = dataclasses.replace(
-        DIGITS, learning_rate=learning_rate, mean=mean, model_options=options
-    )
-    assert from_json(to_json(recipe)) == recipe
 
 
 def test_a_file_of_an_editor_may_begin_with_a_mark(tmp_path):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutated recipe.json texts and --set assignments: each gives a recipe or a one-line error."""
 
-import json
 import random
 
 import pytest
@@ -82,29 +81,6 @@ def test_recipes_read_from_mutated_texts():
     dice = random.Random(0)
     texts = (_mutated(to_json(dice.choice(RECIPES)), dice) for _ in range(rounds(1500)))
     made = [_holds(lambda text=text: from_json(text)) for text in texts]
-    assert 0 < sum(made) < len(made)
-
-
-def test_recipes_read_from_mutated_values():
-    dice, made = random.Random(1), []
-    odd = [
-        2**63,
-        -(2**70),
-        10**400,
-        float("nan"),
-        float("inf"),
-        None,
-        [None],
-        {"a": [{}]},
-    ]
-    for _ in range(rounds(1500)):
-        values = json.loads(to_json(dice.choice(RECIPES)))
-        for field in dice.choices(FIELDS, k=dice.choice([1, 1, 2])):
-            others = [*values.values(), *odd]
-            values[field] = dice.choice(
-                [*others, {"a": dice.choice(others)}, dice.choice(PIECES)]
-            )
-        made.append(_holds(lambda values=values: from_json(json.dumps(values))))
     assert 0 < sum(made) < len(made)
 
 

@@ -26,13 +26,6 @@ outputs = by_bytes(image_bytes=tf.stack(files))
 results["files"] = outputs["probabilities"].numpy()
 results["top_probabilities"] = outputs["top_probabilities"].numpy()
 np.savez(f"{folder}/results.npz", **results)
-names = {"all": served.class_names(), "top": outputs["top_names"]}
 assert not any(sys.modules[name] for name in BLOCKED)
-print(
-    json.dumps(
-        {
-            key: np.char.decode(value.numpy().astype(bytes)).tolist()
-            for key, value in names.items()
-        }
-    )
-)
+names = np.char.decode(outputs["top_names"].numpy().astype(bytes))
+print(json.dumps(names.tolist()))

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -14,12 +13,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import ENGINES, ROOT, damage_record
+from helpers import ENGINES, ROOT
 from PIL import Image
 from refusals import refused
 from training_runs import write_run
 
-from lambdanet import cli
 from lambdanet.configs import get_recipe
 from lambdanet.training.data import sources
 from lambdanet.training.evaluate import evaluate, measure, summary
@@ -116,27 +114,11 @@ def test_exported_model_has_accuracy_of_evaluate(run, data_dir, tmp_path, capsys
     assert (result["dataset"], result["split"]) == ("digits", "test")
 
     served = tf.saved_model.load(export(run, tmp_path / "served"))
-    assert [name.decode() for name in served.class_names().numpy()] == list(
-        "0123456789"
-    )
     examples = sources.Digits(data_dir=data_dir).as_dataset(split="test", batch_size=-1)
     images = tf.repeat(examples["image"], 3, -1)
     found = served.signatures["serving_default"](images=images)["probabilities"]
     expected = by_hand(np.log(found.numpy()), examples["label"].numpy())
     assert {key: result[key] for key in expected} == pytest.approx(expected, abs=1e-4)
-
-
-def test_damaged_file_beyond_limit_has_no_accuracy(run, data_dir, tmp_path, capsys):
-    shutil.copytree(data_dir, tmp_path, dirs_exist_ok=True)
-    (file,) = tmp_path.glob("**/*test*tfrecord*")
-    damage_record(file, 350)  # of 355
-    command = ["evaluate", f"--model_dir={run}", f"--data_dir={tmp_path}"]
-    assert cli.main([*command, "--max_bad_records=4"]) == 2
-    out, error = capsys.readouterr()
-    assert "top-1" not in out
-    assert f"5 records cannot be read, the last of them {file.name}:354" in error
-    assert cli.main([*command, "--max_bad_records=5"]) == 0
-    assert "digits test: 350 images, top-1" in capsys.readouterr().out
 
 
 def read_table(path):
@@ -151,16 +133,11 @@ def test_other_split_with_class_table(run, tmp_path, capsys):
     result = evaluate(run, split=split, out=out)
     assert (result["examples"], result["split"]) == (100, split)
     rows = read_table(out / "classes.csv")
-    assert [row["name"] for row in rows] == list("0123456789")
-    for column in ("support", "predicted"):
-        assert sum(int(row[column]) for row in rows) == 100
     right = sum(float(row["recall"] or 0) * int(row["support"]) for row in rows)
     assert right == pytest.approx(100 * result["top_1"], abs=1e-3)
     wrong = read_table(out / "wrong.csv")
-    assert len(wrong) == round(100 - 100 * result["top_1"])
-    for row in wrong:
-        assert row["class"] != row["predicted"]
-        assert "digits-train" in row["image"]
+    assert len(wrong) == round(100 - right)
+    assert all("digits-train" in row["image"] for row in wrong)
     with Image.open(out / "confusion.png") as picture:
         assert picture.size == (1300, 1300)
     assert "confusion.png" in capsys.readouterr().out
@@ -177,15 +154,12 @@ def test_other_split_with_class_table(run, tmp_path, capsys):
     ("arguments", "message"),
     [
         ({"split": "tset"}, "tset.*test"),
-        ({"split": "validation"}, "vali.*train"),
-        ({"split": "test[5:3"}, "test.*test"),
         ({"data_dir": "/nowhere"}, "/nowhere"),
-        ({"model_dir": "/nowhere"}, "/nowhere"),
     ],
 )
 def test_arguments_that_cannot_be_used(run, arguments, message):
     with refused(message):
-        evaluate(**{"model_dir": run, **arguments})
+        evaluate(run, **arguments)
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from helpers import write_picture
 from pages import PAGES, commands_of
-from PIL import Image
 
 from lambdanet import cli
 
@@ -43,17 +43,15 @@ def before(tmp_path_factory, one_block):
         patch.chdir(path)
         for split, count in (("train", 6), ("validation", 3), ("test", 3)):
             for name, color in CLASSES.items():
-                folder = Path("pictures", split, name)
-                folder.mkdir(parents=True)
                 for number in range(count):
-                    Image.new("RGB", (40, 36), color).save(folder / f"{number}.png")
-                    rows.append(f"{split}/{name}/{number}.png,{name},{split}")
+                    file = f"{split}/{name}/{number}.png"
+                    write_picture(Path("pictures", file), color)
+                    rows.append(f"{file},{name},{split}")
         Path("pictures", "labels.csv").write_text("\n".join(rows))
         for folder in ("photos", "unlabeled"):
-            Path(folder).mkdir()
             for name, color in CLASSES.items():
-                Image.new("RGB", (40, 40), color).save(Path(folder, f"{name}.png"))
-        Image.new("RGB", (40, 40), CLASSES["dog"]).save("photos/rex.jpg")
+                write_picture(Path(folder, f"{name}.png"), color)
+        write_picture(Path("photos/rex.jpg"), CLASSES["dog"])
         folders = ["--data_dir=pictures", "--model_dir=runs/earlier"]
         _run("lambdanet train", ["--recipe=folder", *folders])
         shutil.copytree("runs/earlier", "runs/pets")

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from PIL import Image
+from helpers import write_picture
 from programs.small_model import small_model
 from refusals import refused
 from training_runs import SHORT, act_at, assert_same_run, saved_steps, send_sigterm
@@ -69,9 +69,8 @@ def test_run_lists_each_class_folder_once(small_network, tmp_path, monkeypatch):
         for name in ("cat", "dog")
     ]
     for folder in folders:
-        folder.mkdir(parents=True)
         for number in range(4):
-            Image.new("RGB", (8, 8)).save(folder / f"{number}.png")
+            write_picture(folder / f"{number}.png", (0, 0, 0))
     listed = collections.Counter()
     scandir = os.scandir
 
@@ -177,11 +176,7 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
             {"model_options": {"num_classes": 7}},
             "options of the model's layers, got 'num_classes'",
         ),
-        ({"model_options": {"scope": 4}}, "scope"),
-        ({"dataset": "digts"}, "unknown dataset 'digts'"),
         ({"global_batch_size": 65}, "global_batch_size must be at most 64, .*, got 65"),
-        ({"num_classes": 11}, "num_classes must be 10, .*, got 11"),
-        ({"eval_split": "tst"}, "unknown split of dataset digits 'tst'"),
     ],
 )
 def test_rejected_run_writes_nothing(data_dir, tmp_path, changes, message):

@@ -8,14 +8,14 @@ import unicodedata
 import pytest
 from helpers import write_picture
 from refusals import refused
+from training_runs import write_run
 
 from lambdanet import cli, configs
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.models.weights import trained_classes
 from lambdanet.training.data import class_names, records
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.run import build, model_dir
-from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.run import model_dir
 
 BREAKS = [
     line[-1]
@@ -34,10 +34,8 @@ def test_folder_with_invalid_class_name_is_rejected(tmp_path, capsys, name):
             write_picture(tmp_path / "pictures" / split / one / "1.png", (0, 0, 0))
     words = [f"--data_dir={tmp_path / 'pictures'}", f"--model_dir={tmp_path / 'run'}"]
     assert cli.main(["train", "--recipe=folder", *words]) == 2
-    number = sorted([text, "cat"]).index(text)
-    wrong = f"class {number} of dataset folder must be a name of one line in UTF-8"
-    said = f"lambdanet: error: {wrong}, got {text!r}\n"
-    assert capsys.readouterr().err == said
+    said = f"of dataset folder must be a name of one line in UTF-8, got {text!r}\n"
+    assert capsys.readouterr().err.endswith(said)
     assert not (tmp_path / "run").exists()
 
 
@@ -134,7 +132,6 @@ def test_classes_other_than_in_model_dir_are_rejected(tmp_path, kept, message):
             [1, None],
             "1 of 2 classes of data are in run (dog): the",
         ),
-        (["dog"], ["cat", "dog"], [1], "1 of 1 classes of data are in run (dog)"),
         (["Zoë"], [unicodedata.normalize("NFD", "Zoë")], [0], ""),
         (
             ["0", "1", "10", "2"],
@@ -151,12 +148,6 @@ def test_classes_other_than_in_model_dir_are_rejected(tmp_path, kept, message):
         (
             ["cat", "dog"],
             [],
-            [0, 1],
-            "run: its 2 classes are taken as they are, without names",
-        ),
-        (
-            [],
-            ["cat", "dog"],
             [0, 1],
             "run: its 2 classes are taken as they are, without names",
         ),
@@ -199,10 +190,7 @@ def test_names_in_metadata_that_are_no_list_are_rejected():
     ],
 )
 def test_damaged_classes_end_command_in_one_line(tmp_path, capsys, content, message):
-    recipe = configs.get_recipe("digits")
-    model_dir.claim(tmp_path / "run", recipe)
-    built = build.build_model(recipe), build.build_optimizer(recipe, 1)
-    Checkpoints(tmp_path / "run" / "checkpoints", *built).save(1)
+    write_run(tmp_path / "run", configs.get_recipe("digits"))
     (tmp_path / "run" / "classes.txt").write_bytes(content)
     where = [f"--model_dir={tmp_path / 'run'}", f"--data_dir={tmp_path}"]
     for words in (

@@ -35,7 +35,6 @@ def _mutated(contents, others, dice):
         contents = dice.choice(
             [
                 before + flipped + behind,
-                before + flipped[:1] + contents[begin + 1 :],
                 before + bytes(end - begin) + behind,
                 before + length + contents[begin + len(length) :],
                 before
@@ -43,7 +42,6 @@ def _mutated(contents, others, dice):
                 + changed
                 + behind,
                 before + changed * 3 + behind,
-                before + other[cut:],
                 before + behind,
                 before,
             ]

@@ -141,15 +141,6 @@ def test_served_bytes(classifier):
             serve(image_bytes=tf.constant([PICTURES[name].contents]))
 
 
-def test_served_images(classifier, paths):
-    images = {name: tf.constant(read_image(paths[name])[np.newaxis]) for name in READ}
-    serve = load_classifier(classifier).signatures["serving_default"]
-    served = {
-        name: serve(images=one)["probabilities"].numpy() for name, one in images.items()
-    }
-    check({name: pixels_of(one)[0] for name, one in served.items()}, READ)
-
-
 def test_pseudo_labels(classifier, folder, paths, tmp_path):
     """The teacher and the written records have the same pixels."""
     manifest = pseudo_label(

@@ -5,7 +5,6 @@ The same run trains on images of another size than those of its evaluation.
 """
 
 import dataclasses
-import itertools
 
 import keras
 import numpy as np
@@ -77,22 +76,13 @@ def test_patterns_that_cannot_be_used(tiny, freeze, message):
         frozen(tiny, freeze)
 
 
-def test_freezing_needs_initial_weights():
-    with refused("freeze.* without"):
-        dataclasses.replace(RECIPE, freeze="c2")
-
-
 class Record(keras.callbacks.Callback):
-    """Which layers have their first weights after each epoch, and a kernel after each step."""
+    """Which layers have their first weights after each epoch."""
 
     def __init__(self, begin):
         super().__init__()
         self.begin = begin
         self.unmoved = []
-        self.kernels = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.kernels.append(self.model.get_layer("conv32").get_weights()[0])
 
     def on_epoch_end(self, epoch, logs=None):
         layers = [layer for layer in self.model.layers if layer.weights]
@@ -164,10 +154,6 @@ def test_frozen_layers_move_in_a_second_run(data_dir, tmp_path, monkeypatch):
     train(second, tmp_path / "second", data_dir, callback=[lambda *_: record])
     assert sizes[3:] == [(0, 20)]
     assert record.unmoved[2:] == [[False] * 5]
-    # The first step of Adam is one of the rate.
-    changes = [np.abs(b - a) for a, b in itertools.pairwise(record.kernels)]
-    assert np.max(changes[:3]) == 0
-    assert np.median(changes[3]) == pytest.approx(0.01, rel=0.01)
 
 
 def test_averages_start_at_initial_weights(tmp_path):

@@ -92,10 +92,7 @@ def test_only_chief_writes_and_prints(folder, ended):
         "recipe.json",
     ]
     assert not list(folder.glob("run/checkpoints/*temp*"))
-    count = 4 if keras.backend.backend() == "jax" else 2  # of logical processors
-    where = f"{16 // count} on each of {count} devices of 2 machines, in float32"
     chief, other = (_log(folder, 0, worker) for worker in range(2))
-    assert f"batches of 16 images, {where}; the learning rate rises to" in chief
     for word in ("Epoch", "batches"):
         assert word in chief
         assert word not in other

@@ -44,7 +44,7 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_recipe_file_and_callback_from_command_line(module, data_dir, tmp_path, capsys):
+def test_recipe_file_and_callback_from_command_line(module, data_dir, tmp_path):
     (tmp_path / "mine.json").write_text(to_json(RECIPE))
     arguments = [
         "--recipe=mine.json",
@@ -58,19 +58,12 @@ def test_recipe_file_and_callback_from_command_line(module, data_dir, tmp_path, 
         "0 1 ['accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss']"
     )
     assert configs.get_recipe("run/recipe.json") == dataclasses.replace(RECIPE, seed=3)
-    capsys.readouterr()
-    assert cli.main(["train", "--recipe=run/recipe.json", "--model_dir=run"]) == 0
-    assert "finished already" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("my_callbacks", "callback must be module:function, got 'my_callbacks'"),
-        (
-            "my_callbacks:Row",
-            "callback must be module:function, a function of my_callbacks, got",
-        ),
         (
             "my_callbacks:number",
             "callback must be module:function, a function of my_callbacks, got",
@@ -89,8 +82,3 @@ def test_callbacks_that_cannot_be_used(module, tmp_path, name, message):
     with refused(message):
         train(RECIPE, tmp_path / "run", str(tmp_path), callback=[name])
     assert not (tmp_path / "run").exists()
-
-
-def test_recipe_file_that_does_not_exist(tmp_path):
-    with refused("mine.json' does not exist"):
-        configs.get_recipe(str(tmp_path / "mine.json"))

@@ -22,7 +22,6 @@ from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError
 from lambdanet.models.preprocessing import BICUBIC, Preprocessing
 from lambdanet.models.weights import weight_files
-from lambdanet.training.data.image_bytes import decode
 from lambdanet.training.serving.export import (
     export_saved_model,
     export_weights,
@@ -126,7 +125,6 @@ def test_process_without_lambdanet_computes_the_same(
 ):
     images = {
         "one": noise(1, 24, 24, 3),
-        "three": noise(3, 17, 40, 3),
         "dark": noise(2, 300, 200, 3) // 4,
     }
     np.savez(tiny_served / "images.npz", **images)
@@ -147,25 +145,13 @@ def test_process_without_lambdanet_computes_the_same(
     np.testing.assert_allclose(
         results["top_probabilities"], -np.sort(-firsts)[:, :5], atol=1e-5
     )
-    printed = json.loads(done.stdout)
-    assert printed["all"] == NAMES
-    assert [names[0] for names in printed["top"]] == [
+    assert [names[0] for names in json.loads(done.stdout)] == [
         NAMES[index] for index in firsts.argmax(-1)
     ]
 
 
-def encoded(image, format="PNG", **options):
-    buffer = io.BytesIO()
-    image.save(buffer, format, **options)
-    return buffer.getvalue()
-
-
 # All kinds are in `picture_table`.
-FILES = {
-    "rgb": encoded(Image.fromarray(noise(9, 12, 3))),
-    "gray": encoded(Image.fromarray(noise(9, 12))),
-    "rgba": encoded(Image.fromarray(noise(9, 12, 4))),
-}
+FILE = tf.io.encode_png(noise(9, 12, 3)).numpy()
 
 
 def test_empty_batch_is_rejected(served):
@@ -180,28 +166,10 @@ def test_empty_batch_is_rejected(served):
             signatures[name](**empty)
 
 
-def test_batch_of_files_with_different_sizes(served):
-    model, loaded = served
-    files = [*FILES.values(), encoded(Image.fromarray(noise(30, 50, 3)))]
-    outputs = loaded.signatures["serving_bytes"](image_bytes=tf.constant(files))
-    prepared = [Preprocessing(SIZE, MEAN, STD, CROP)(decode(file)) for file in files]
-    expected = tf.nn.softmax(model(tf.stack(prepared), training=False))
-    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "file",
-    [
-        b"",
-        b"not an image",
-        FILES["rgb"][:50],
-    ],
-)
+@pytest.mark.parametrize("file", [b"", b"not an image", FILE[:50]])
 def test_bytes_that_are_not_an_image_raise(served, file):
     with pytest.raises(tf.errors.InvalidArgumentError):
-        served[1].signatures["serving_bytes"](
-            image_bytes=tf.constant([FILES["rgb"], file])
-        )
+        served[1].signatures["serving_bytes"](image_bytes=tf.constant([FILE, file]))
 
 
 @pytest.mark.parametrize(
@@ -253,10 +221,9 @@ def test_model_of_gray_images(tmp_path):
     out = export_saved_model(
         model, tmp_path / "served", 8, (0.5,), (0.25,), ["a", "b", "c"]
     )
-    gray = np.arange(256, dtype=np.uint8).reshape(4, 8, 8, 1)
+    gray = noise(4, 8, 8, 1)
     served = tf.saved_model.load(out).signatures["serving_default"]
-    prepared = Preprocessing(8, (0.5,), (0.25,), 1.0)(tf.constant(gray))
-    expected = tf.nn.softmax(model(prepared))
+    expected = tf.nn.softmax(model((gray / 255 - 0.5) / 0.25))
     for images in (gray, gray.repeat(3, -1)):
         outputs = served(images=tf.constant(images))
         np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-6)
@@ -286,16 +253,11 @@ def test_class_names_are_in_an_asset(tmp_path):
     assert lines == names
     loaded = tf.saved_model.load(str(tmp_path / "served"))
     assert [name.decode() for name in loaded.class_names().numpy()] == names
-    outputs = loaded.signatures["serving_default"](
-        images=tf.constant(noise(1, 8, 8, 3))
-    )
-    assert {name.decode() for name in outputs["top_names"].numpy()[0]} == set(names)
 
 
 def test_existing_folder_must_be_empty(tmp_path):
     (tmp_path / "empty").mkdir()
     export_small(tmp_path / "empty")
-    assert tf.saved_model.contains_saved_model(str(tmp_path / "empty"))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match="not empty"):
         export_small(tmp_path / "empty")
@@ -411,13 +373,6 @@ def test_weights_without_metadata_are_rejected(tiny_weights, tmp_path):
         with refused(message):
             export_weights("lambda_resnet_tiny", file, tmp_path / "served", names)
     assert not (tmp_path / "served").exists()
-
-
-def test_export_needs_a_run_or_weights(capsys):
-    words = ["--model_dir=x", "--model=y", "--weights=z"]
-    assert cli.main(["export", "--out=nowhere", *words]) == 2
-    shown = capsys.readouterr().err
-    assert "needs either --model_dir, or --model and --weights" in shown
 
 
 def test_class_names_of_imagenet():

@@ -22,7 +22,6 @@ from lambdanet import (
     LocalAttention,
 )
 from lambdanet.backend import device
-from lambdanet.ops import IMPLEMENTATIONS
 from lambdanet.training.serving import export_runtimes
 from lambdanet.training.serving.export import serving_form
 
@@ -207,23 +206,6 @@ def test_layers_have_four_axes_and_equal_keras_in_any_batch(name, format):
             np.testing.assert_allclose(
                 found[layer], array, rtol=0, atol=tolerance, err_msg=layer
             )
-
-
-@pytest.mark.slow
-def test_own_export_of_keras_takes_any_batch_in_all_forms(tmp_path):
-    keras.utils.set_random_seed(0)
-    sequence = keras.Input([20, 8])
-    layers = [LambdaLayer(8, scope=5, implementation=form) for form in IMPLEMENTATIONS]
-    model = keras.Model(sequence, [layer(sequence) for layer in layers])
-    path = tmp_path / "model.tflite"
-    model.export(path, format="litert", verbose=False)
-    run = Interpreter(str(path)).get_signature_runner()
-    (name,) = run.get_input_details()
-    for batch in (1, 2, 7):
-        x = _inputs(batch, [20])
-        found = run(**{name: x})
-        for index, expected in enumerate(model(x)):
-            np.testing.assert_allclose(found[f"output_{index}"], expected, atol=1e-5)
 
 
 @pytest.mark.slow
