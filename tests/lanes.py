@@ -12,7 +12,6 @@ LONG = ("more time", [])
 # What the tests of a folder or file need besides, and the modules by which it is known to be installed.
 FILES = {
     "backend/engines_test.py": ("PyTorch", ["torch"]),
-    "backend/keras_ways_test.py": ("PyTorch", ["torch"]),
     "benchmarks": ("Apache Beam and PyTorch", ["apache_beam", "torch"]),
     "backend/freed_memory_test.py": LONG,
     "detection": ("TF Model Garden", ["official", "tf_keras"]),

@@ -21,9 +21,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return text_table.render(cells[0], cells[1:], "markdown")
 
 
-def read_csv(name: str, folder: Path = RESULTS) -> list[dict[str, str]]:
-    """Returns the rows of a file in docs/results, or in a folder."""
-    with (folder / name).open(encoding="utf-8", newline="") as file:
+def read_csv(name: str) -> list[dict[str, str]]:
+    """Returns the rows of a file in docs/results."""
+    with (RESULTS / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

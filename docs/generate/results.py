@@ -28,34 +28,6 @@ def paper_tables() -> str:
     return "\n".join(parts)
 
 
-def keras_ways() -> str:
-    """Returns a row per way of Keras, and what works on each backend."""
-    rows = read_csv("keras_ways.csv", measured.ROOT / "tests" / "backend")
-    cells = []
-    for way in dict.fromkeys(row["way"] for row in rows):
-        line = [f"`{way}`"]
-        for backend in ("tensorflow", "jax", "torch"):
-            own = [
-                row for row in rows if (row["way"], row["backend"]) == (way, backend)
-            ]
-            line.append(_answer(own))
-        cells.append(line)
-    return table(["", "TensorFlow", "JAX", "torch"], cells)
-
-
-def _answer(rows: Sequence[dict[str, str]]) -> str:
-    """Returns whether a way works, by its rows for each kind of model."""
-    if not rows:
-        return "not tried"
-    offered = [row for row in rows if row["result"] != "not of Keras"]
-    if not offered:
-        return "–"
-    failed = [row["model"] for row in offered if row["result"] != "yes"]
-    if len(failed) == len(offered):
-        return "no"
-    return f"yes, but not {', '.join(failed)}" if failed else "yes"
-
-
 def layers() -> str:
     """Returns a table per scope and pass of the benchmark of layers."""
     rows = read_csv("layers.csv")
