@@ -3,7 +3,9 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
 from lambdanet.errors import InputError
@@ -17,3 +19,13 @@ def refused(
     with pytest.raises(error, match=message) as caught:
         yield caught
     assert "\n" not in str(caught.value)
+
+
+@contextlib.contextmanager
+def unchanged(model: Any, message: str) -> Iterator[pytest.ExceptionInfo[Exception]]:
+    """Asserts as `refused`, and that a layer or model has the weights that it had before."""
+    before = model.get_weights()
+    with refused(message) as caught:
+        yield caught
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)

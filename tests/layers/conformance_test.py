@@ -206,9 +206,11 @@ def test_saved_model(names, tmp_path):
 
 
 def layers_that_share_a_table():
-    inputs, table = keras.Input([6, 6, 8]), lambdanet.RelativePositionEmbedding(scope=5)
-    x = lambdanet.LambdaLayer(8, position=table, name="first")(inputs)
-    outputs = lambdanet.LambdaLayer(8, position=table, name="second")(x)
+    """Returns two layers, of which the second has the table of the first."""
+    inputs = keras.Input([6, 6, 8])
+    first = lambdanet.LambdaLayer(8, scope=5, name="first")
+    x = first(inputs)
+    outputs = lambdanet.LambdaLayer(8, position=first.position, name="second")(x)
     model = keras.Model(inputs, outputs)
     assert sum("table" in weight.name for weight in model.trainable_weights) == 1
     return model

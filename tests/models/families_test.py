@@ -95,16 +95,6 @@ def test_names_of_variables(name):
     )
 
 
-def test_saved_model_takes_other_sizes(tmp_path):
-    """Than those it was traced with; each layer is traced many times, so there is one block."""
-    model = small_model("lambda_resnet_tiny", stages=("", "", "", "L"))
-    model(images(1, 32, 32, 3))
-    model.export(tmp_path / "model", verbose=False)
-    x = images(2, 40, 56, 3)
-    loaded = tf.saved_model.load(tmp_path / "model")
-    np.testing.assert_allclose(loaded.serve(x), model(x), atol=1e-5)
-
-
 @pytest.mark.parametrize("name", halonet.FAMILY)
 def test_parameters_of_a_halonet_by_hand(name):
     """The block of the paper: w -> attention r_v w -> r_b w, with norms, and a projection in each stage."""
@@ -173,22 +163,16 @@ def test_mobilenet_v2_is_that_of_keras_applications():
 
 
 def test_lambda_blocks_are_the_tenth_and_the_sixteenth():
-    model = lambdanet.create_model(
-        "mobilenet_v2_lambda", features_only=True, stochastic_depth_rate=0.01
-    )
-    layers = [
-        layer for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)
-    ]
+    layers = layers_of("mobilenet_v2_lambda", lambdanet.LambdaLayer)
     assert [layer.name for layer in layers] == ["block10_lambda", "block16_lambda"]
     assert [layer.filters for layer in layers] == [64, 160]
     assert all(
         (layer.key_dim, layer.num_heads, layer.position.scope) == (8, 4, 5)
         for layer in layers
     )
-    depthwise = [
-        layer
-        for layer in model.layers
-        if isinstance(layer, keras.layers.DepthwiseConv2D)
-    ]
+    depthwise = layers_of("mobilenet_v2_lambda", keras.layers.DepthwiseConv2D)
     assert len(depthwise) == 15
-    assert model.get_layer("block16_drop").rate == pytest.approx(0.01 * 16 / 17)
+    (*_, drop) = layers_of(
+        "mobilenet_v2_lambda", lambdanet.StochasticDepth, stochastic_depth_rate=0.01
+    )
+    assert drop.rate == pytest.approx(0.01 * 16 / 17)

@@ -199,7 +199,6 @@ def test_layers_without_a_form_are_named(output, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"depth": 0}, "depth must be a positive integer, got 0"),
         ({"depth": 2, "scope": 5}, "depth must be at least 3 for scope=5, got 2"),
         ({"scope": 2}, "scope must be odd, got 2"),
         ({"model": "resnet_50"}, "model must be a functional model, or a Sequen"),

@@ -4,7 +4,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import images
+from helpers import images, randomize_normalizations
 from refusals import refused
 from small_models import small_model
 
@@ -16,10 +16,7 @@ from lambdanet.models.weights import weight_files
 def build(name, output_stride=32, **options):
     """A network of random statistics and gains, so that no block is the identity."""
     model = small_model(name, output_stride=output_stride, **options)
-    random = np.random.default_rng(0)
-    for weight in model.weights:
-        if weight.path.endswith(("gamma", "variance")):
-            weight.assign(random.uniform(0.5, 1.5, weight.shape))
+    randomize_normalizations(model)
     return model
 
 

@@ -242,23 +242,3 @@ def test_placement_of_table_19(depth, spacing, count):
     placed = [i for i, letter in enumerate(c4, start=1) if letter == "L"]
     assert placed == [spacing * (i + 1) for i in range(count)]
     assert set(c2 + c3) == {"C"} and set(c5) == {"L"}
-
-
-def test_built_blocks_follow_the_row():
-    """Each letter becomes its operation, and only c2 and c3 have squeeze-and-excitation."""
-    with compat.without_values():
-        model = lambdanet.create_model("lambda_resnet_101", features_only=True)
-    lambdas = [
-        layer.name for layer in model.layers if isinstance(layer, lambdanet.LambdaLayer)
-    ]
-    assert lambdas == [f"c4_block{i}_spatial" for i in (6, 12, 18)] + [
-        f"c5_block{i}_spatial" for i in (1, 2, 3)
-    ]
-    gates = [
-        layer.name
-        for layer in model.layers
-        if isinstance(layer, lambdanet.SqueezeExcite)
-    ]
-    assert gates == [f"c2_block{i}_se" for i in (1, 2, 3)] + [
-        f"c3_block{i}_se" for i in (1, 2, 3, 4)
-    ]

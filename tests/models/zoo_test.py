@@ -161,9 +161,6 @@ def test_in_channels_and_overrides_may_be_of_numpy():
     assert model.input_shape == (None, 24, 40, 3)
     layer = model.get_layer("c5_block1_spatial")
     assert (layer.key_dim, layer.position.scope) == (8, 3)
-    with compat.without_values():
-        other = lambdanet.create_model("efficientnet_b0", in_channels=np.int64(2))
-    assert other.input_shape[-1] == 2
 
 
 def test_regularizer_applies_to_kernels_only():
@@ -233,38 +230,30 @@ def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
             r"no option 'num_class' \(did you mean num_classes\?\); its options: .*key_dim",
         ),
         ({"num_classes": -1}, "num_classes must be zero or a positive integer, got -1"),
-        ({"pooling": "mean"}, "pooling must be one of 'avg', 'max', got 'mean'"),
         ({"pooling": None}, "'max', got None; None needs num_classes=0"),
         (
             {"out_levels": (2,)},
             r"out_levels must be None without features_only=True, got \(2,\)",
         ),
         ({"features_only": True, "out_levels": ()}, r"levels 1, 2, 3, 4, 5, got \(\)"),
-        ({"features_only": True, "out_levels": [[1]]}, r"got \[\[1\]\]"),
         ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\), got 1.0"),
         ({"input_size": (1, 2, 3)}, r"input_size must be .* got \(1, 2, 3\)"),
         (
             {"kernel_regularizer": "l9"},
             "kernel_regularizer must be a Keras regularizer .*, got 'l9'",
         ),
-        ({"kernel_regularizer": 1e-4}, "kernel_regularizer must be .* got 0.0001"),
-        ({"dropout_rate": "0.1"}, r"dropout_rate must be in \[0, 1\), got '0.1'"),
         ({"weights": 1}, "weights must be a string or a path, got 1"),
         *(
             ({"batch_norm": wrong}, "batch_norm must be arguments of .*Norm.*, got")
-            for wrong in ({"epsilonn": 1}, {"axis": 1}, {"momentum": 2}, [])
+            for wrong in ({"epsilonn": 1}, {"momentum": 2}, [])
         ),
         ({"output_stride": 12}, "output_stride must be one of 8, 16, 32, got 12"),
-        *(
-            (
-                {"name": "efficientnet_b0", **options},
-                "efficientnet_b0 is there for comparison.* or output_stride",
-            )
-            for options in ({"kernel_regularizer": "l2"}, {"output_stride": 16})
+        (
+            {"name": "efficientnet_b0", "output_stride": 16},
+            "efficientnet_b0 is there for comparison.* or output_stride",
         ),
         ({"activation": "rleu"}, "activation must be .* got 'rleu'"),
         ({"features_only": 1}, "features_only must be True or False, got 1"),
-        ({"name": None}, "unknown model None; see `lambdanet list`"),
     ],
 )
 def test_what_is_rejected(arguments, message):

@@ -212,18 +212,6 @@ def test_assume_sets_the_kind_of_device():
         pass
 
 
-def test_estimates_count_what_the_docstrings_say():
-    """On a device that only counts products."""
-    infinite = float("inf")
-    counts = device.Speed(1.0, infinite, infinite, 1.0)
-    assert (
-        Product(False).seconds(problem(4, 12, 2, h=2, k=3, u=5), counts)
-        == 2 * 16 * 16 * 3 * 6 * 5
-    )
-    estimate = Product(True, (3, 6)).seconds(problem(6, 8, 1, r=3, h=2, k=3), counts)
-    assert estimate == 6 * 6 * (5 * 6) * 2 * (4 + 3)
-
-
 @pytest.mark.parametrize(
     ("training", "jit_compile", "convolves"),
     [

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights of other lambda layers: equal outputs, or refused with what differs."""
 
-import contextlib
-
 import keras
 import numpy as np
 import pytest
-from refusals import refused
+from refusals import refused, unchanged
 
 import lambdanet
 from lambdanet.models.weights import tensor_files
@@ -111,7 +109,6 @@ CASES = {
     "keywords": (TEMPORAL, (30,), 1, "embedding", (KEY, 1, 1, 23), {"scope": 23}),
     "keywords, no offsets": (TEMPORAL, (9,), 2, "embedding", (KEY, 2), {"scope": 1}),
     "stacks": (LUCIDRAINS, (4, 3, 5), 4, "pos_conv.weight", (KEY, 4, 1, 3, 3), {"scope": 3}),
-    "keywords in images": (TEMPORAL, (4, 5), 1, "embedding", (KEY, 1, 1, 3, 3), {"scope": 3}),
 }  # fmt: skip
 
 
@@ -223,29 +220,16 @@ def test_files_tensors_and_shared_tables(tmp_path):
     check_equal(other, x, keras.ops.convert_to_numpy(layer(x)))
 
 
-@contextlib.contextmanager
-def unchanged(layer, message):
-    before = layer.get_weights()
-    with refused(message):
-        yield
-    for old, new in zip(before, layer.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
-
-
 @pytest.mark.parametrize(
     ("case", "changed", "message"),
     [
         ("images", {"tem_conv.weight": (5, 1, 1, 3)}, "class of .* must be 'SliceLambdaLayer', got 'Lambda"),
         ("stacks", {"tem_conv.weight": None}, "class of .* must be 'LambdaLayer', got 'Slice"),
-        ("stacks", {"tem_conv.weight": (KEY, 4, 1, 5)}, r"\(5, 4, 1, 5\), not \(5, 4, 1, 3\)"),
-        ("stacks", {"tem_conv.bias": None}, "tem_conv.bias is missing"),
         ("keywords", {"embedding": (KEY, 2, 1, 23)}, r"as \[v, u\] .* as \[u, v\]"),
         ("keywords", {"queries.0.bias": (10,)}, "normalizes each position instead of each channel"),
         ("keywords", {"keys.1.weight": (5,)}, "normalizes keys instead of values"),
         ("images", {"to_q.weight": (10, 7, 1, 1)}, r"to_q.weight .*\(10, 7, 1, 1\), not \(10, 6, 1, 1\)"),
-        ("keywords", {"embedding": (KEY, 1)}, r"embedding has the shape \(5, 1\), not \(5, 1, 1, 23\)"),
         ("images", {"stranger": (3,)}, "stranger has no variable"),
-        ("images", {"pos_conv.bias": None}, "position_bias of .* must be False, got True"),
         ("whole images", {"pos_conv.bias": (KEY,)}, "position_bias of .* must be True, got False"),
     ],
 )  # fmt: skip
@@ -262,11 +246,8 @@ def test_tensors_that_do_not_fit_are_named(case, changed, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_heads": 1}, r"to_q.weight has the shape \(10, 6, 1, 1\), not \(5, 6, 1, 1\)"),
         ({"key_normalization": "l2"}, "key_normalization of .* must be 'softmax', got 'l2'"),
-        ({"query_normalization": "softmax"}, "query_normalization of .* must be None"),
         ({"causal": 1}, "causal of .* must be False, got 1"),
-        ({"multi_head": True}, "multi_head of .* must be False"),
         ({"position": "unstructured", "position_bias": False}, "position of .* must be 'relative'"),
         ({"batch_norm": {"epsilon": 1e-3}}, "epsilon in batch_norm of .* must be 1e-05, got 0.001"),
         ({"use_batch_norm": False}, "norm_q.weight has no variable"),

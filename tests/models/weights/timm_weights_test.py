@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from refusals import refused as refused_with
+from refusals import unchanged
 from small_models import few_block_model
 from tiny_weights import random_timm_tensors
 
@@ -32,11 +32,8 @@ def tensors_for(model):
 
 
 def refused(model, tensors):
-    before = model.get_weights()
-    with refused_with(".") as caught:
+    with unchanged(model, ".") as caught:
         timm_rules.load(model, tensors)
-    for old, new in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
     return str(caught.value)
 
 
