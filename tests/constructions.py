@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights set by hand that solve tasks exactly, and inputs that show what layers cannot do.
+"""Weights set by hand that solve tasks exactly.
 
     python tests/constructions.py
 
 prints how many answers are right. The page "What each half can do" of the documentation explains both.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -214,98 +214,6 @@ SOLUTIONS: dict[str, tuple[Callable[..., Examples], Callable[..., keras.Model]]]
     "recall": (recall, recall_network),
     "in-context recall": (in_context_recall, in_context_network),
 }
-
-
-def swapped_cells() -> Examples:
-    """Returns two boards of the same cells, with an arrow to the right and the neighbors exchanged.
-
-    Layers that ignore positions, in networks of any depth, answer both equally.
-    """
-    colors = _boards(2)
-    colors[:, 2, 1] = [1, 0]
-    colors[:, 2, 3] = [0, 1]
-    return _one_question(board_inputs(colors, _arrows((0, 1), (0, 1))), (2, 2), [0, 1])
-
-
-def cells_beyond_3x3() -> Examples:
-    """Returns two boards that differ two cells beside an arrow, which points there.
-
-    A 3x3 convolution or a lambda layer of position alone with the scope 3 answers both equally.
-    """
-    colors = _boards(2)
-    colors[:, 2, 4] = [0, 1]
-    return _one_question(board_inputs(colors, _arrows((0, 2), (0, 2))), (2, 2), [0, 1])
-
-
-def pairs_beyond(reach: int) -> Examples:
-    """Returns two sequences that differ in their first pair, with a question farther away than the reach.
-
-    Networks of convolutions or of position lambdas that see as far as the reach answer both equally.
-    """
-    keys = [*range(reach + 1), 0]
-    values = [[first, *range(2, reach + 2), -1] for first in (0, 1)]
-    return _one_question(pair_inputs([keys] * 2, values), (reach + 1,), [0, 1])
-
-
-def two_arrows() -> Examples:
-    """Returns four boards: an arrow to the right or left, between two colors in either order.
-
-    Answers of a single convolution of any size, a sum over cells, have y_1 + y_4 = y_2 + y_3.
-    """
-    colors = _boards(4)
-    colors[:, 2, 1] = [1, 1, 0, 0]
-    colors[:, 2, 3] = [0, 0, 1, 1]
-    return _one_question(
-        board_inputs(colors, _arrows((0, 1), (0, -1)) * 2), (2, 2), [0, 1, 1, 0]
-    )
-
-
-# Two pairs: either value with either key, in either order.
-PAIR_KEYS = np.array([[0, 1], [0, 1], [1, 0], [1, 0]])
-PAIR_VALUES = np.array([[0, 1], [1, 0], [0, 1], [1, 0]])
-
-
-def two_pairs() -> Examples:
-    """Returns four sequences of two pairs and the first key: either value, with the pairs in either order.
-
-    Answers of a single lambda layer of position alone, of any scope, have y_1 + y_4 = y_2 + y_3.
-    """
-    inputs = pair_inputs(
-        np.append(PAIR_KEYS, [[0]] * 4, axis=1),
-        np.append(PAIR_VALUES, [[-1]] * 4, axis=1),
-    )
-    return _one_question(inputs, (2,), [0, 1, 1, 0])
-
-
-def two_neighbors() -> Examples:
-    """Returns four sequences key, value, key, value and the first key, with keys and values in either order.
-
-    Answers of a single lambda layer, even with content and positions, have y_1 + y_4 = y_2 + y_3.
-    """
-    tokens = np.stack([PAIR_KEYS, TOKENS + PAIR_VALUES], axis=-1).reshape([4, 4])
-    return _one_question(
-        token_inputs(np.append(tokens, [[0]] * 4, axis=1)), (4,), [0, 1, 1, 0]
-    )
-
-
-def _boards(number: int) -> np.ndarray:
-    """Returns equal boards of 5x5 cells without the colors 0 and 1."""
-    return np.stack([np.resize(np.arange(2, COLORS), [5, 5])] * number)
-
-
-def _arrows(*offsets: tuple[int, int]) -> list[np.ndarray]:
-    """Returns the arrows of boards with one in the middle."""
-    middle = np.arange(25).reshape([5, 5]) == 12
-    return [np.where(middle, ARROWS.index(offset), -1) for offset in offsets]
-
-
-def _one_question(
-    inputs: np.ndarray, position: tuple[int, ...], answers: Sequence[int]
-) -> Examples:
-    asked = np.full(inputs.shape[:-1], -1)
-    for example, answer in zip(asked, answers, strict=True):
-        example[position] = answer
-    return Examples(inputs, asked)
 
 
 def count_right(outputs: Any, answers: np.ndarray) -> tuple[int, int]:
