@@ -3,7 +3,7 @@
 
     python tests/constructions.py
 
-prints how many answers are right. The page "What each half can do" of the documentation explains both.
+prints how many answers are right. The page "What each half can do" of the documentation explains them.
 """
 
 from collections.abc import Callable, Mapping
