@@ -106,6 +106,7 @@ def test_only_the_kernel_table_names_a_device(floor):
 
 def test_configs_and_the_command_line_start_without_tensorflow():
     modules = ["lambdanet", "lambdanet.errors", "lambdanet.cli"]
+    modules += ["lambdanet.detection.shapes", "lambdanet.detection.train"]
     modules += map(source_tree.module_of, source_tree.files_of("configs"))
     program = (
         f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)\n"

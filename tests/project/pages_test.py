@@ -169,17 +169,3 @@ def test_every_command_is_on_a_page():
     used = {program for text in PAGES.values() for program, _ in commands_of(text)}
     assert used <= set(COMMANDS)
     assert {name for name in COMMANDS if "benchmarks." not in name} <= used
-
-
-def test_imports_of_make_demo():
-    text = (
-        (ROOT / "Makefile")
-        .read_text()
-        .partition("define WRITE_IMAGES\n")[2]
-        .partition("\nendef")[0]
-    )
-    lines = [
-        line for line in text.splitlines() if line.startswith(("import ", "from "))
-    ]
-    assert len(lines) == 3
-    exec("\n".join(lines), {})
