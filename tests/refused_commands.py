@@ -8,8 +8,8 @@ import pytest
 
 def assert_refused(
     status: int, message: str, capture: pytest.CaptureFixture[str]
-) -> None:
-    """Asserts that a command has printed an error of one line, and nothing else.
+) -> str:
+    """Asserts that a command has printed an error of one line; returns its standard output.
 
     Args:
       status: the exit status of the command; must be 2.
@@ -17,7 +17,8 @@ def assert_refused(
       capture: the fixture `capsys` or `capfd` of the test.
     """
     printed = capture.readouterr()
-    assert (status, printed.out) == (2, "")
+    assert status == 2
     assert re.search(message, printed.err), printed.err
     assert ": error: " in printed.err
     assert printed.err.count("\n") == 1
+    return printed.out

@@ -10,19 +10,6 @@ from lambdanet import command_line
 from lambdanet.layers.lambda_layer import LambdaLayer
 
 
-def test_pictures_have_four_shapes_with_their_classes():
-    pictures, labels = segmentation.draw(3, (0, 1))
-    assert pictures.shape == (3, 64, 64, 3)
-    for picture, classes in zip(pictures.astype(float), labels, strict=True):
-        background = picture[classes == 0].mean(0)
-        for rows in (slice(0, 32), slice(32, 64)):
-            for columns in (slice(0, 32), slice(32, 64)):
-                quarter = classes[rows, columns]
-                (shape,) = set(np.unique(quarter)) - {0}
-                color = picture[rows, columns][quarter == shape].mean(0)
-                assert abs(color - background).max() > 40
-
-
 def test_mean_iou_counts_each_class_alike():
     labels = np.array([[0, 0, 0, 1], [2, 3, 4, 5]])
     logits = np.eye(6)[labels]

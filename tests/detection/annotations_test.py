@@ -7,6 +7,7 @@ import json
 import pytest
 from PIL import Image
 from refusals import refused
+from refused_commands import assert_refused
 
 from lambdanet.detection import check
 from lambdanet.detection.data import annotations
@@ -104,7 +105,6 @@ def test_check_counts_boxes_that_the_converter_drops(box, tmp_path):
             _object(bbox=[15, 1, 8, 4]),
             r"40: bbox .* inside the image of 20x10 pixels, got \[15, 1, 8, 4\]; 1 of 2 boxes are not",
         ),
-        (_object(bbox=[-3, 1, 8, 4]), r"annotation 40: bbox .* got \[-3, 1, 8, 4\]"),
         (_object(bbox=[float("nan"), 1, 8, 4]), r"annotation 40: bbox .* got \[nan"),
         (
             _object(bbox=[1, 2]),
@@ -123,10 +123,6 @@ def test_check_counts_boxes_that_the_converter_drops(box, tmp_path):
             _changed("categories", 0, id=0),
             r"id of category 'cat' must be a positive integer .* got 0; .* add 1 to each",
         ),
-        (
-            _changed("categories", 1, name="dog\nhouse"),
-            r"class 1 of the categories of .* got 'dog\\nhouse'",
-        ),
         # A model for the first three of the ids 1 to 5 needs two more classes, not one.
         (
             {**GOOD, "categories": [{"id": k, "name": f"c{k}"} for k in range(1, 6)]},
@@ -143,10 +139,6 @@ def test_check_counts_boxes_that_the_converter_drops(box, tmp_path):
         (
             {**GOOD, "annotations": [{"id": 3}]},
             "got {'id': 3}; missing: area, category_id, image_id,",
-        ),
-        (
-            {**GOOD, "images": [{"id": 3}]},
-            r"with id, file_name, height and width, got {'id': 3}",
         ),
         ({"images": [], "annotations": []}, r"has no list 'categories'"),
     ],
@@ -182,5 +174,5 @@ def test_check_program(tmp_path, capsys):
     assert "1 images, 1 objects and 1 crowds of 2 categories" in shown
     assert "conversion drops them" in shown
     words[1] = f"--images={tmp_path}"
-    assert check.command_line.main(check.COMMAND, words) == 2
-    assert capsys.readouterr().err.startswith("lambdanet.detection.check: error: ")
+    status = check.command_line.main(check.COMMAND, words)
+    assert_refused(status, "image 7: file .* does not exist", capsys)

@@ -4,7 +4,6 @@
 import dataclasses
 import functools
 import re
-from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -17,7 +16,6 @@ from lambdanet.detection.configs import resolve
 from lambdanet.detection.model_garden import (
     backbone_configs,
     exp_factory,
-    optimization,
     train_utils,
 )
 from lambdanet.detection.modeling import tasks
@@ -100,10 +98,12 @@ def flat(config, prefix=""):
 
 def difference(experiment, stock):
     """Returns the values in which an experiment differs from another one, backbone excluded."""
-    values = (flat(config_of(name).as_dict()) for name in (experiment, stock))
-    ours, theirs = (
-        {k: v for k, v in pairs if ".backbone." not in k} for pairs in values
-    )
+    found = differing_values(config_of(experiment), config_of(stock))
+    return {key: value for key, value in found.items() if ".backbone." not in key}
+
+
+def differing_values(config, other):
+    ours, theirs = (dict(flat(one.as_dict())) for one in (config, other))
     return {
         key: ours.get(key)
         for key in ours.keys() | theirs.keys()
@@ -118,12 +118,6 @@ def model_of(experiment):
         for key, value in backbone.get().as_dict().items()
         if value is not None
     }
-
-
-def rates(experiment, steps):
-    optimizer = config_of(experiment).trainer.optimizer_config
-    schedule = optimization.OptimizerFactory(optimizer).build_learning_rate()
-    return [float(schedule(step)) for step in steps]
 
 
 def stock_of(experiment):
@@ -177,9 +171,8 @@ def test_derived_experiment_differs_in_its_backbone_alone(experiment):
 def test_lambda_papers_experiment():
     """F.3: 1024x1024, scratch, 130k steps of 256, jitter [0.1, 2.0], warmup of 1000 steps to 0.32, / 10 at
     90, 95 and 97.5 %, weight decay 4e-5, synchronized batch normalization. All else is Model Garden's."""
-    steps = 130_000
     assert difference(PAPER, STOCK) == {
-        **paper_settings(steps, 118_287 // 256),
+        **paper_settings(130_000, 118_287 // 256),
         "task.train_data.parser.aug_scale_min": 0.1,
         "task.train_data.parser.aug_scale_max": 2.0,
         "task.train_data.global_batch_size": 256,
@@ -192,21 +185,6 @@ def test_lambda_papers_experiment():
     assert config.task.model.input_size == [1024, 1024, 3]
     assert config.task.model.norm_activation.use_sync_bn
     assert config.task.losses.l2_weight_decay == 4e-5
-    # Each includes its boundary.
-    drops = [round(fraction * steps) for fraction in (0.9, 0.95, 0.975)]
-    got = rates(
-        PAPER,
-        [
-            0,
-            500,
-            1000,
-            *(step + after for step in drops for after in (0, 1)),
-            steps - 1,
-        ],
-    )
-    assert got == pytest.approx(
-        [0, 0.16, 0.32, 0.32, 0.032, 0.032, 0.0032, 0.0032, 0.00032, 0.00032]
-    )
     assert config.trainer.optimizer_config.optimizer.get().momentum == 0.9
 
 
@@ -225,10 +203,7 @@ def test_halo_papers_experiment():
     parser = config.task.train_data.parser
     assert (parser.aug_scale_min, parser.aug_scale_max) == (4 / 5, 5 / 4)
     assert config.trainer.optimizer_config.optimizer.get().momentum == 0.9
-    got = rates(HALO, [0, 250, 500, 60_000, 60_001, 65_000, 65_001])
-    assert got == pytest.approx(
-        [2 / 300, (2 / 300 + 0.1) / 2, 0.1, 0.1, 0.01, 0.01, 0.001]
-    )
+    assert config.trainer.optimizer_config.warmup.linear.warmup_steps == 500
 
 
 @pytest.mark.parametrize(
@@ -348,15 +323,13 @@ def test_stock_experiment_with_a_backbone_of_the_zoo(experiment):
         override += ",task.model.decoder.type=fpn"
     params = resolve.resolve(experiment, params_override=override)
     assert params.task.model.backbone.get().model_id == "lambda_resnet_50"
-    others = ["task.model.backbone.", "runtime.", "task.model.input_size"]
-    others.append("task.init_checkpoint")
+    changed = ["task.model.backbone.", "runtime.", "task.model.input_size"]
+    changed.append("task.init_checkpoint")
     if "spinenet" in stock.task.model.backbone.type:
-        others.append("task.model.decoder.")
+        changed.append("task.model.decoder.")
     assert params.task.init_checkpoint is None
-    found, expected = (dict(flat(config.as_dict())) for config in (params, stock))
-    for key in found.keys() | expected.keys():
-        if not key.startswith(tuple(others)):
-            assert found.get(key) == expected.get(key), key
+    for key in differing_values(params, stock):
+        assert key.startswith(tuple(changed))
 
 
 def test_stock_experiment_keeps_settings_of_its_backbone():
@@ -384,28 +357,20 @@ def test_video_experiments_have_no_backbone_of_the_zoo():
 
 
 def test_of_experiment_flattens_nested_labels(monkeypatch):
-    images = tf.ones([2, 4])
-    labels = {"boxes": {"3": 2 * images, "4": 3 * images}, "classes": tf.range(2)}
-    boxes = labels["boxes"]
-
     def train(images, labels):
         boxes = labels["boxes"]
-        return images + 10 * boxes["3"] + 100 * boxes["4"], labels["classes"]
+        return images + 10 * boxes["3"] + 100 * boxes["4"] + 1000 * labels["classes"]
 
+    labels = {"boxes": {"3": tf.ones([2]), "4": tf.ones([2])}, "classes": tf.ones([2])}
     backbone = keras.Sequential([keras.layers.Dense(2)], name="backbone")
-    model = keras.Sequential([backbone, keras.layers.Dense(2)], name="detector")
-    step = train_step.TrainStep(tf.function(train), (images, labels), model)
-    build = mock.Mock(return_value=step)
-    monkeypatch.setattr(train_step, "build_train_step", build)
-    found = train_step.experiment_step(
-        "some_experiment", ("a=1", "b.c=2"), batch_size=2
-    )
-    build.assert_called_once_with("some_experiment", "a=1,b.c=2", 2)
+    model = keras.Sequential([backbone], name="detector")
+    step = train_step.TrainStep(tf.function(train), (tf.ones([2]), labels), model)
+    monkeypatch.setattr(train_step, "build_train_step", lambda *arguments: step)
+    found = train_step.experiment_step("some_experiment", batch_size=2)
     assert (found.batch, len(found.inputs)) == (2, 4)
     assert set(found.model_names) == {"detector", "backbone"}
-    sums, classes = found.function(images, boxes["3"], boxes["4"], labels["classes"])
-    assert sums.numpy().tolist() == [[321.0] * 4] * 2
-    assert classes.numpy().tolist() == [0, 1]
+    sums = found.function(*(tf.fill([2], value) for value in (1.0, 2.0, 3.0, 4.0)))
+    assert sums.numpy().tolist() == [4321] * 2
 
 
 def test_of_experiment_refuses(capsys):

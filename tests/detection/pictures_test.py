@@ -60,25 +60,20 @@ def encoded(image, kind, orientation=1, **options):
 
 RGB, RGBA = Image.fromarray(waves(3)), Image.fromarray(hidden_colors())
 GRAY = Image.fromarray(waves(1)[..., 0])
-LOSSLESS = {"lossless": True, "exact": True}
 FILES = {
     "jpeg gray": encoded(GRAY, "JPEG", quality=98),
     "jpeg cmyk": encoded(RGB.convert("CMYK"), "JPEG", quality=98),
-    "jpeg progressive": encoded(RGB, "JPEG", quality=98, progressive=True),
     **{f"jpeg turned {n}": encoded(RGB, "JPEG", n, quality=98) for n in range(1, 9)},
     "png": encoded(RGB, "PNG"),
-    "png gray": encoded(GRAY, "PNG"),
     "png gray and alpha": encoded(RGBA.convert("LA"), "PNG"),
     "png hidden colors": encoded(RGBA, "PNG"),
-    "png palette": encoded(RGB.quantize(16), "PNG"),
     "png palette with a transparent color": encoded(
         RGB.quantize(16), "PNG", transparency=3
     ),
     "png 16 bits": encoded(
         Image.fromarray(waves(1)[..., 0].astype(np.uint16) * 257), "PNG"
     ),
-    "webp": encoded(RGB, "WEBP", **LOSSLESS),
-    "webp hidden colors": encoded(RGBA, "WEBP", **LOSSLESS),
+    "webp hidden colors": encoded(RGBA, "WEBP", lossless=True, exact=True),
 }
 
 
@@ -157,15 +152,12 @@ def test_image_is_the_same_on_every_route(name, routes, tmp_path):
     ("contents", "message"),
     [
         (FILES["png"][:200], "data' has an image that cannot be used: .*PNG"),
-        *(
-            (
-                encoded(RGB, kind),
-                r"record 0 of .*data \(image 17\) must have a JPEG, PNG or WebP image",
-            )
-            for kind in ("GIF", "BMP", "TIFF")
+        (
+            encoded(RGB, "GIF"),
+            r"record 0 of .*data \(image 17\) must have a JPEG, PNG or WebP image",
         ),
     ],
-    ids=("damaged", "GIF", "BMP", "TIFF"),
+    ids=("damaged", "GIF"),
 )
 def test_records_of_unreadable_images_are_refused(contents, message, params, tmp_path):
     task = params["retina"].task
@@ -199,7 +191,7 @@ def test_annotations_must_fit_the_upright_image(params, tmp_path):
         assert str(records.as_input_error(raised.value)).startswith(message)
 
 
-@pytest.mark.parametrize("orientation", [1, 4, 5, 8])
+@pytest.mark.parametrize("orientation", [4, 5])
 def test_check_images_compares_upright_sizes(orientation, tmp_path):
     (tmp_path / "one.jpg").write_bytes(rotated(orientation))
     for height, width in ((40, SIDE), (SIDE, 40)):

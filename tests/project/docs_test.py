@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site of `make docs`: it builds without warnings, its links resolve, and the model explorer works."""
+"""The site of `make docs`: it builds without warnings, as of broken links, and the model explorer works."""
 
-import html
 import importlib
 import json
 import re
@@ -9,16 +8,14 @@ import runpy
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 from browsers import CHROMIUM, driven
 from source_tree import ROOT
 
 import lambdanet
-from lambdanet import cli, configs
 from lambdanet.models import complexity, unet
 from lambdanet.models.names import info, list_models
 
@@ -56,27 +53,18 @@ def build(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
     return checkout / "site", done
 
 
-class _Page(HTMLParser):
-    """The anchors of a page, and what it links to and loads."""
-
-    def __init__(self, path: Path):
-        super().__init__()
-        self.anchors, self.links, self.loads = set(), set(), set()
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
-        if found.get("href"):
-            (self.loads if tag == "link" else self.links).add(found["href"])
-        if found.get("src"):
-            self.loads.add(found["src"])
-
-
 def test_builds_without_warnings(build):
     site, done = build
     assert done.returncode == 0, done.stderr
     assert (site / "index.html").exists()
+
+
+def test_site_loads_nothing_from_the_network(build):
+    loads = set()
+    for path in build[0].glob("**/*.html"):
+        text = path.read_text(encoding="utf-8")
+        loads.update(re.findall(r'(?:<link[^>]* href| src)="([^"]*)"', text))
+    assert {urlsplit(load).scheme for load in loads} - {"data"} == {""}
 
 
 @pytest.mark.weekly
@@ -86,48 +74,6 @@ def test_generated_pages_are_current():
         patch.syspath_prepend(ROOT / "docs")
         generate = importlib.import_module("generate")
         assert list(generate.stale_pages(ROOT / "docs", skipped=())) == []
-
-
-@pytest.fixture(scope="module")
-def pages(build) -> dict[Path, _Page]:
-    return {path.resolve(): _Page(path) for path in build[0].glob("**/*.html")}
-
-
-def test_links_and_anchors_resolve(pages):
-    broken = []
-    for path, page in pages.items():
-        for link in page.links | page.loads:
-            parts = urlsplit(link)
-            if parts.scheme or parts.netloc:
-                continue
-            target = (
-                (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            )
-            if not target.is_file() or (
-                parts.fragment and parts.fragment not in pages[target].anchors
-            ):
-                broken.append(f"{path.name}: {link}")
-    assert len(pages) > 50 and broken == [], broken
-    # Nothing is from the network.
-    loads = set().union(*(page.loads for page in pages.values()))
-    assert (
-        loads
-        and [load for load in loads if urlsplit(load).scheme not in ("", "data")] == []
-    )
-
-
-def test_models_commands_and_recipes_are_listed(build):
-    def words(pattern: str) -> set[str]:
-        """Returns the texts of code elements without spaces in pages."""
-        text = "".join(path.read_text() for path in build[0].glob(pattern))
-        return set(
-            map(html.unescape, re.findall('<span class="pre">([^<]+)</span>', text))
-        )
-
-    assert set(list_models()) <= words("models/families/*.html")
-    assert set(configs.list_recipes()) <= words("reference/recipes.html")
-    commands = {path.stem for path in build[0].glob("reference/commands/*.html")}
-    assert {command.name.replace(" ", "_") for command in cli.COMMANDS} <= commands
 
 
 def test_tutorials_are_notebooks_too(build):
@@ -148,13 +94,9 @@ def test_tutorials_are_notebooks_too(build):
             page.read_text(),
             re.M | re.DOTALL,
         )
-        install = [cell for cell in code if "%pip install" in cell]
-        assert [
-            cell
-            for cell in code
-            if not cell.startswith("%%bash") and cell not in install
-        ] == blocks
-        assert len(install) == (ROOT / "docs" / "notebooks" / path.name).exists()
+        commands = [cell for cell in code if cell.startswith("%%bash")]
+        install = [cell for cell in code if "import google.colab" in cell]
+        assert [cell for cell in code if cell not in commands + install] == blocks
 
 
 @pytest.mark.parametrize(
@@ -162,28 +104,15 @@ def test_tutorials_are_notebooks_too(build):
     sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")),
     ids=lambda path: path.stem,
 )
-def test_notebooks_open_in_colab(build, notebook):
+def test_notebooks_install_lambdanet_in_colab(notebook):
     """Each has no outputs, and its first code installs."""
     cells = json.loads(notebook.read_text())["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
-    assert "is generated from" in "".join(cells[0]["source"])
     install = "".join(code[0]["source"])
     address = REPOSITORY["address"]()
-    place = address or f"file:///content/lambdanet-{lambdanet.__version__}"
-    assert place in install
-    assert (
-        install.index("import google.colab")
-        < install.index("else:")
-        < install.index("%pip install")
-    )
+    assert (address or f"content/lambdanet-{lambdanet.__version__}") in install
     assert not any("pip install" in "".join(cell["source"]) for cell in code[1:])
-    page = build[0] / "tutorials" / f"{notebook.stem}.html"
-    colab = (
-        REPOSITORY["colab"](f"docs/notebooks/{notebook.name}")
-        or "https://colab.research.google.com"
-    )
-    assert (colab in page.read_text()) == bool(address)
 
 
 # Run in the page: a person's clicks and inputs, and what is there after each.

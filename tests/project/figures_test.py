@@ -3,7 +3,6 @@
 
 import configparser
 import csv
-import json
 import re
 import runpy
 import subprocess
@@ -103,25 +102,6 @@ def test_links_to_files_exist(page):
     )
     for name in re.findall(r"`(test_\w+)`", text):
         assert f"def {name}(" in tests, name
-
-
-def test_peers_are_compared_by_the_benchmark():
-    peers = runpy.run_path(str(ROOT / "docs" / "results" / "peers.py"))
-    for contender in ("layer/auto", "peer/lucidrains", "peer/timm"):
-        for value in peers["measured"](contender).values():
-            assert re.search(rf"[| \[]{value}[\] |]", README)
-
-
-def test_tpu_estimate_is_that_of_the_table():
-    """The report of one model, and its row in the table of both backends."""
-    results = ROOT / "docs" / "results"
-    report = (results / "tpu_check.txt").read_text(encoding="utf-8")
-    milliseconds = float(re.search(r"([\d.]+) ms per step", report)[1])
-    file = results / "tpu_of_both_backends" / "lambda_resnet_50_v5e_2x2_jax.json"
-    row = json.loads(file.read_text(encoding="utf-8"))
-    assert report.startswith(row["name"])
-    assert milliseconds == pytest.approx(1000 * row["seconds"], rel=1e-3)
-    assert f"{row['batch_per_core']} on each" in report
 
 
 def test_detection_accuracy_is_that_of_the_results():

@@ -26,7 +26,6 @@ from lambdanet import cli, configs
 from lambdanet.models import zoo
 from lambdanet.tpu import check, compiler, steps
 from lambdanet.tpu.check import DoesNotCompile, DoesNotFit
-from lambdanet.tpu.report import render_report
 from lambdanet.training.run import build
 
 
@@ -111,7 +110,6 @@ def test_loops_count_once_per_trip(compiled):
     assert max(operation.times for operation in nested.operations) == TRIPS * INNER
     report, _ = compiled("unbounded")
     assert report.flops == 2 * N**3 and report.unbounded_loops == ("while",)
-    assert "counted once  loops of unknown length: while" in render_report(report)
 
 
 @needs_compiler
