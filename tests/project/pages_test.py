@@ -19,6 +19,7 @@ import pytest
 from pages import PAGES, commands_of, lines_of
 from programs.run_page import KERAS_3, programs, run_page
 
+from benchmarks.device import __main__ as device
 from lambdanet import cli, command_line, configs
 from lambdanet.configs.recipe import override
 from lambdanet.configs.registry import pretrained_weights
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = {command.invocation: command for command in cli.COMMANDS}
 COMMANDS |= {
     module.COMMAND.invocation: module.COMMAND
-    for module in (check, evaluate, export, predict, shapes, train)
+    for module in (check, evaluate, export, predict, shapes, train, device)
 }
 COMMANDS |= {
     f"python -m benchmarks.{path.stem}": importlib.import_module(

@@ -259,7 +259,7 @@ def test_table_of_families(monkeypatch):
     _, row = tpu_speeds.render_families(
         check, rows=[2], table_format="csv"
     ).splitlines()
-    assert row == "mobilenet_v2_lambda,224,3.5,0.6,128,8.00,500.0,500.0,-,-"
+    assert row == "mobilenet_v2_lambda,224,3.2,0.6,128,8.00,500.0,500.0,-,-"
     with refused("rows must be from 1 to 2 for the table of families, got 3"):
         tpu_speeds.render_families(check, rows=[3])
 
