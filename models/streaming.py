@@ -161,6 +161,9 @@ def streaming_model(model: keras.Model, chunk_size: int | None = None) -> keras.
     chunk = keras.Input([chunk_size, *old.shape[2:]], dtype=old.dtype, name="inputs")
     stream = _Stream(old, chunk)
     for call in calls:
+        if getattr(call[0], "mask_zero", False):
+            raise _cannot_stream(call[0], "mask_zero=True makes a padding mask")
+    for call in calls:
         stream.add(*call)
     result = stream.tensors[id(model.outputs[0])]
     if stream.surplus.get(id(model.outputs[0])):
@@ -217,13 +220,13 @@ class _Stream:
         elif surplus:
             raise _cannot_stream(layer, "after ZeroPadding1D, only a window can")
         elif isinstance(layer, LambdaLayer):
-            y = self._lambda_layer(layer, x, kwargs)
+            y = self._lambda_layer(layer, x, [args[1:], kwargs])
         elif isinstance(layer, keras.layers.ZeroPadding1D):
             y = self._padding(layer, x)
             self.surplus[id(outputs[0])] = layer.padding[0]
         elif isinstance(layer, keras.layers.GlobalAveragePooling1D):
             y = self._mean(layer, x)
-        elif _is_pointwise(layer, x):
+        elif _is_pointwise(layer, K.flatten(args)):
             y = layer(*args, **kwargs)
         else:
             raise _cannot_stream(layer, "it may see other positions")
@@ -261,9 +264,11 @@ class _Stream:
         self._output(layer, "past", past)
         return together
 
-    def _lambda_layer(self, layer: LambdaLayer, x: Any, kwargs: Any) -> Any:
-        if layer.causal_axis != 0 or any(map(K.is_tensor, K.flatten(kwargs))):
+    def _lambda_layer(self, layer: LambdaLayer, x: Any, others: Any) -> Any:
+        if layer.causal_axis != 0:
             raise _cannot_stream(layer, "it is not causal along the first axis")
+        if any(hasattr(y, "shape") for y in K.flatten(others)):
+            raise _cannot_stream(layer, "it has a mask or a context")
         # Keras takes the number of outputs from the first call, which had no state.
         layer = layer.for_inference()
         state = []
@@ -283,6 +288,8 @@ class _Stream:
     def _mean(self, layer: Any, x: Any) -> Any:
         if layer.keepdims:
             raise _cannot_stream(layer, "keepdims=True is not supported")
+        if layer.data_format != "channels_last":
+            raise _cannot_stream(layer, "it averages over channels")
         sizes = {"total": x.shape[2], "error": x.shape[2], "count": 1}
         state = [
             self._input(layer, name, (size,), "float32") for name, size in sizes.items()
@@ -305,11 +312,14 @@ class _Stream:
         self.outputs[f"{layer.name}_{name}"] = tensor
 
 
-def _is_pointwise(layer: Any, x: Any) -> bool:
-    """Returns whether a layer computes every position of x, [b, n, ...], from that position alone."""
+def _is_pointwise(layer: Any, inputs: Sequence[Any]) -> bool:
+    """Returns whether a layer computes every position, [b, n, ...], from that position alone."""
+    rank = len(inputs[0].shape)
+    if any(len(x.shape) != rank for x in inputs):
+        return False  # a mean over positions, for each of them
     if isinstance(layer, keras.layers.Concatenate | keras.layers.LayerNormalization):
         axes = K.flatten(layer.axis)
-        return axes in ([-1], [len(x.shape) - 1])
+        return axes in ([-1], [rank - 1])
     return isinstance(layer, POINTWISE)
 
 

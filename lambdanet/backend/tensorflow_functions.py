@@ -47,7 +47,6 @@ larger_size = tf.maximum
 log = tf.math.log
 logsumexp = tf.reduce_logsumexp
 map_structure = tf.nest.map_structure
-matmul = tf.matmul
 max_pool = tf.nn.max_pool2d
 maximum = tf.maximum
 mean = tf.reduce_mean
@@ -87,6 +86,22 @@ def reshape(x: tf.Tensor, shape: Any) -> tf.Tensor:
             shape = [*shape]
             shape[unknown[0]] = -1
     return tf.reshape(x, shape)
+
+
+def matmul(
+    a: tf.Tensor, b: tf.Tensor, transpose_a: bool = False, transpose_b: bool = False
+) -> tf.Tensor:
+    """`tf.matmul`, where one matrix for all of a is multiplied with its rows.
+
+    TensorFlow 2.20 with oneDNN, given [b, 1, n, k] and [k, m], writes outside of its memory.
+    """
+    a = tf.convert_to_tensor(a)
+    b = tf.convert_to_tensor(b)
+    if len(a.shape) < 4 or b.shape[:-2].num_elements() != 1:
+        return tf.matmul(a, b, transpose_a, transpose_b)
+    a = tf.linalg.matrix_transpose(a) if transpose_a else a
+    matrix = tf.reshape(b, tf.shape(b)[-2:])
+    return tf.tensordot(a, tf.transpose(matrix) if transpose_b else matrix, 1)
 
 
 def associative_scan(

@@ -77,7 +77,8 @@ def maps(
     others = {name: _side_by_side(x) for name, x in outside.items()}
     if parts.query_mask is not None and layer.geometry.has_pool:
         # As in the layer, windows have averages over what is no padding.
-        shares = layer.visible_shares(parts.query_mask, "float32")
+        dtype = at_least_float32(parts.values[0]).dtype
+        shares = layer.visible_shares(parts.query_mask, dtype)
         shares = K.reshape(shares, [sizes(shares)[0], -1])
         shares = K.take(shares, outputs, axis=1)  # [b, q]
         by_map = shares[:, K.newaxis, :, K.newaxis, K.newaxis]
@@ -109,7 +110,7 @@ def _choose(geometry: Geometry, query_size: list[int], outputs: np.ndarray) -> _
         gathered.append(collected[outputs, :, 0])
     places, is_on_map = gathered
     weights = is_on_map / is_on_map.sum(1, keepdims=True)
-    return _Chosen(outputs, places.astype(np.int32), weights.astype(np.float32))
+    return _Chosen(outputs, places.astype(np.int32), weights)
 
 
 def _visible(layer: LambdaLayer, parts: Projections, chosen: _Chosen) -> Tensor | None:

@@ -96,8 +96,9 @@ def implied_attention(
         raise InputError(
             f"layer must be a LambdaLayer or an attention layer, got {kind}, which has no map"
         )
-    inputs = _as_tensor(inputs)
-    context = _as_tensor(context)
+    inputs = K.convert_to_tensor(inputs, layer.compute_dtype)
+    if context is not None:
+        context = K.convert_to_tensor(context, layer.compute_dtype)
     others = {
         "context": context,
         "mask": mask,
@@ -165,10 +166,6 @@ def position_pictures(layer: Any) -> np.ndarray:
     rank = table.ndim - 3
     order = [0, rank + 1, rank + 2, *range(1, rank + 1)]
     return table.transpose(order).reshape([-1, *table.shape[1 : rank + 1]])
-
-
-def _as_tensor(x: Any) -> Any:
-    return x if x is None or K.is_tensor(x) else K.convert_to_tensor(x, "float32")
 
 
 def _checked_queries(queries: Any, size: Sequence[int]) -> np.ndarray:

@@ -134,8 +134,8 @@ def grad_cam(
       >>> tuple(grad_cam(model, np.ones([1, 32, 32, 3])).shape)
       (1, 1, 1)
     """
-    images = _as_tensor(images)
     graph = compat.graph_of(model)
+    images = K.cast(images, graph.inputs[0].dtype)
     target = map_at(model, images.shape, level)
     reader = keras.Model(graph.inputs, [target, graph.outputs[0]])
     features, logits = reader([images], training=False)
@@ -186,13 +186,16 @@ def integrated_gradients(
       (1, 32, 32, 3)
     """
     steps = check_count("steps", steps)
-    images = _as_tensor(images)
     compat.graph_of(model)
+    dtype = K.dtype_name(model.inputs[0].dtype)
+    if "float" not in dtype:
+        raise invalid("the input of the model", "floating-point numbers", dtype)
+    images = K.cast(images, dtype)
     selected = one_hot(classes, model(images, training=False))
     start = K.zeros_like(images)
     if baseline is not None:
         shapes = [tuple(images.shape), tuple(images.shape)[1:]]
-        baseline = _as_tensor(baseline)
+        baseline = K.cast(baseline, dtype)
         if tuple(baseline.shape) not in shapes:
             accepted = f"of the shape {shapes[1]} or {shapes[0]}"
             raise invalid("baseline", accepted, tuple(baseline.shape))
@@ -262,8 +265,4 @@ def one_hot(classes: Any, logits: Any) -> Any:
     if numbers.shape != (b,) or not np.isin(numbers, np.arange(count)).all():
         accepted = f"a class from 0 to {count - 1}, or {b}, one for each image"
         raise invalid("classes", accepted, classes)
-    return K.convert_to_tensor(np.eye(count, dtype=np.float32)[numbers])
-
-
-def _as_tensor(x: Any) -> Any:
-    return x if K.is_tensor(x) else K.convert_to_tensor(x, "float32")
+    return K.cast(np.eye(count, dtype=np.float32)[numbers], logits.dtype)

@@ -56,7 +56,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         training: bool | None = None,
         mask: Tensor | None = None,
     ) -> Sequence[Tensor]:
-        if mask is None and self._takes_one_pass(training):
+        if mask is None and self._takes_one_pass(inputs, training):
             return self._normalize_by(kernels.kernels_for_device().normalize, inputs)
         outputs = self._normalize(inputs, training, mask)
         return [outputs, K.mean(outputs, axis=[1, 2])]
@@ -79,9 +79,9 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         if self.axis in (-1, rank - 1) and not getattr(self, "renorm", False):
             has_kernel = K.ENGINE == "tensorflow" and rank == 4 and dtype in FUSED_TYPES
             # Keras computes in float32
-            is_float64_on_torch = K.ENGINE == "torch" and dtype == "float64"
+            is_float64 = K.ENGINE != "tensorflow" and dtype == "float64"
             if not (training and self.trainable):
-                if has_kernel or is_float64_on_torch:
+                if has_kernel or is_float64:
                     moving = self.moving_mean, self.moving_variance
                     return K.scale_channels(
                         inputs, *moving, *self._gamma_and_beta(), self.epsilon
@@ -89,7 +89,9 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
             elif mask is not None:
                 return self._normalize_by_mask(inputs, mask)
             elif (
-                is_float64_on_torch
+                is_float64
+                # Keras's variance, E[x^2] - E[x]^2, can be negative
+                or K.ENGINE == "torch"
                 or (has_kernel and not self.synchronized)
                 or self._has_devices()
             ):
@@ -136,9 +138,10 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         """Whether statistics are those of each device, or of all of them, on JAX, where Keras has neither."""
         return K.ENGINE == "jax" and (self.synchronized or num_devices() > 1)
 
-    def _takes_one_pass(self, training: bool | None) -> bool:
+    def _takes_one_pass(self, inputs: Tensor, training: bool | None) -> bool:
         if (
             kernels.kernels_for_device().normalize is None
+            or len(inputs.shape) != 4
             or training is not True
             or not self.trainable
         ):
@@ -184,7 +187,7 @@ class OnePassBatchNormalization(PooledBatchNormalization):
         training: bool | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        if mask is None and self._takes_one_pass(training):
+        if mask is None and self._takes_one_pass(inputs, training):
             return super().call(inputs, training)[0]
         return self._normalize(inputs, training, mask)
 

@@ -56,6 +56,10 @@ class CausalLayer(Layer):
         """
         self._check_built()
         size = self._map_size if size is None else tuple(size)
+        frame = [n for axis, n in enumerate(size) if axis != self._state_axis()]
+        if len(size) != len(self._map_size) or None in frame:
+            accepted = f"{len(self._map_size)} numbers, one for each axis"
+            raise invalid("size", accepted, size)
         return self._zero_state([check_count("batch_size", batch_size), *size])
 
     def step(

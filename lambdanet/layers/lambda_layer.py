@@ -412,9 +412,15 @@ class LambdaLayer(CausalLayer):
         mask = compat.mask_of(inputs)
         if mask is None:
             return None
+        (axis,) = self.geometry.along(1)
         if not self.geometry.has_pool:
-            return mask[:, :: per_axis(self.strides, 1)[0]]
-        return self.visible_shares(mask, "float32")[:, :, 0, 0] > 0
+            return mask[:, :: axis.strides]
+        # Keras's own operations, as it may be a symbol.
+        visible = keras.ops.expand_dims(keras.ops.cast(mask, "float32"), -1)
+        pooled = keras.ops.max_pool(
+            visible, axis.pool_size, axis.strides, "same", "channels_last"
+        )
+        return keras.ops.squeeze(pooled, -1) > 0
 
     def project(
         self,

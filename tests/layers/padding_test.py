@@ -126,6 +126,22 @@ def test_gradients_leave_padding_out():
     assert gradient[VISIBLE].any()
 
 
+def test_mask_of_keras_goes_through_pools_of_a_graph():
+    inputs = keras.Input([6], dtype="int32")
+    embedding = keras.layers.Embedding(10, 8, mask_zero=True)
+    layer = lambdanet.LambdaLayer(8, scope=5, strides=2, pool_size=3)
+    outputs = layer(embedding(inputs))
+    model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(outputs))
+    words = np.array([[1, 2, 3, 0, 0, 0], [3, 1, 4, 1, 5, 9], [0, 0, 0, 1, 1, 1]])
+    maps = layer(embedding(words))
+    shares = layer.visible_shares(words != 0, "float32")[:, :, 0, 0]
+    np.testing.assert_array_equal(maps._keras_mask, shares > 0)
+    expected = [
+        y[seen].mean(0) for y, seen in zip(maps.numpy(), shares > 0, strict=True)
+    ]
+    np.testing.assert_allclose(model(words), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_masks_of_keras_are_padding_masks(tmp_path, causal):
     """Through a model of two layers, after saving, and in a graph; the loss leaves padding out, too."""

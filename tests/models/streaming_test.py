@@ -122,6 +122,10 @@ INPUTS = keras.Input([None, 6])
         ([keras.layers.Bidirectional(keras.layers.GRU(3))], "may see other positions"),
         ([lambdanet.LambdaLayer(8)], "is not causal along the first axis"),
         ([lambdanet.LambdaLayer(8, causal=True, scope=None)], "scope must be a number"),
+        (
+            [keras.layers.GlobalAveragePooling1D("channels_first")],
+            "averages over channels",
+        ),
     ],
 )
 def test_models_that_cannot_stream(layers, message):
@@ -129,6 +133,49 @@ def test_models_that_cannot_stream(layers, message):
     model = keras.Sequential([x, *layers])
     with refused(message):
         lambdanet.streaming_model(model)
+
+
+def squeezed(x):
+    gate = keras.layers.GlobalAveragePooling1D()(x)
+    return keras.layers.Multiply()([x, keras.layers.Dense(6)(gate)])
+
+
+def embedded(x):
+    x = keras.layers.Embedding(9, 6, mask_zero=True)(x[..., 0])
+    return lambdanet.LambdaLayer(6, 2, causal=True)(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda x: lambdanet.LambdaLayer(6, 2, causal=True)(x, mask=np.tri(4)),
+            "it has a mask or a context",
+        ),
+        (
+            lambda x: lambdanet.LambdaLayer(6, 2, causal=True)(
+                x, padding_mask=np.ones([1, 4])
+            ),
+            "it has a mask or a context",
+        ),
+        # Chunks of other lengths would have other means.
+        (squeezed, "may see other positions"),
+        (embedded, r"\(Embedding\) cannot stream: mask_zero=True"),
+    ],
+)
+def test_graphs_that_cannot_stream(function, message):
+    x = keras.Input([4, 6])
+    with refused(message):
+        lambdanet.streaming_model(keras.Model(x, function(x)))
+
+
+def test_size_of_frames_must_be_known():
+    x = keras.Input([None, None, None, 4])
+    layer = lambdanet.LambdaLayer(4, scope=3, causal="time")
+    with refused(r"size must be 3 numbers, .* got \(None, None, None\)"):
+        lambdanet.streaming_model(keras.Model(x, layer(x)))
+    with refused(r"size must be 3 numbers, .* got \(3,\)"):
+        layer.initial_state(1, [3])
 
 
 def test_other_chunks_and_models_of_code_are_refused():

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that Keras or a backend would lose, on the backend of this process."""
+
+import contextlib
+import subprocess
+
+import keras
+import numpy as np
+import pytest
+from helpers import program
+
+import lambdanet
+from lambdanet import backend as K
+from lambdanet.explain import implied_attention
+from lambdanet.layers.batch_norm import BatchNormalization
+
+
+@pytest.fixture
+def float64():
+    """JAX computes in it where that is enabled."""
+    if K.ENGINE != "jax":
+        with contextlib.nullcontext():
+            yield
+        return
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+def normalized(x, epsilon, axes=(0, 1, 2)):
+    x = x.astype("float64")
+    return (x - x.mean(axes)) / np.sqrt(x.var(axes) + epsilon)
+
+
+@pytest.mark.skipif(K.ENGINE != "tensorflow", reason="TensorFlow's product")
+@pytest.mark.slow
+def test_one_matrix_for_all_rows():
+    """In a process of its own: TensorFlow's product writes outside of its memory for some of these shapes."""
+    done = subprocess.run(**program("products.py"), capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1, 64), (2, 9, 64)])
+def test_batch_norm_of_nearly_constant_channels(shape):
+    """Where the variance is small beside the squared mean, their difference would be negative."""
+    x = 12 + 1e-3 * np.random.default_rng(0).normal(size=shape).astype("float32")
+    found = BatchNormalization(epsilon=1e-5)(x, training=True)
+    expected = normalized(x, 1e-5, tuple(range(len(shape) - 1)))
+    # The mean is rounded to 5e-7, and deviations are divided by at least 3e-3.
+    np.testing.assert_allclose(K.convert_to_numpy(found), expected, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.*You are using a softmax:UserWarning")
+@pytest.mark.slow
+def test_training_begins_with_finite_numbers():
+    x = 12 + 1e-3 * np.random.default_rng(0).normal(size=[2, 32, 40]).astype("float32")
+    network = lambdanet.create_sequence_model("lambda_resnet18_1d")
+    assert np.isfinite(K.convert_to_numpy(network(x, training=True))).all()
+    network = lambdanet.create_unet("lambda_unet_2d")
+    assert np.isfinite(
+        K.convert_to_numpy(network(np.ones([2, 16, 16, 3]), training=True))
+    ).all()
+
+
+def test_batch_norm_keeps_float64(float64):
+    x = np.random.default_rng(0).normal(size=[2, 3, 3, 8])
+    layer = BatchNormalization(epsilon=1e-3, dtype="float64")
+    found = K.convert_to_numpy(layer(x, training=True))
+    np.testing.assert_allclose(found, normalized(x, 1e-3), atol=1e-12)
+    mean, variance = (K.convert_to_numpy(x) for x in layer.weights[2:])
+    expected = (x - mean) / np.sqrt(variance + 1e-3)
+    found = K.convert_to_numpy(layer(x, training=False))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_in_float64_is_finite(float64, causal):
+    layer = lambdanet.LambdaLayer(
+        2, 1, scope=3, causal=causal, use_batch_norm=False, dtype="float64"
+    )
+    x = np.random.default_rng(0).normal(size=[2, 4, 3])
+    visible = np.array([[0, 0, 0, 0], [0, 1, 0, 1]], bool)
+    assert np.isfinite(K.convert_to_numpy(layer(x, padding_mask=visible))).all()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_implied_attention_keeps_float64(float64, padded):
+    layer = lambdanet.LambdaLayer(
+        8, 2, scope=5, strides=2, pool_size=3, dtype="float64"
+    )
+    x = np.random.default_rng(0).normal(size=[2, 6, 4])
+    mask = np.array([[1, 1, 1, 1, 0, 0], [1] * 6], bool) if padded else None
+    expected = K.convert_to_numpy(layer(x, padding_mask=mask))
+    found = implied_attention(layer, x, padding_mask=mask).outputs()
+    np.testing.assert_allclose(
+        K.convert_to_numpy(found), expected.reshape([2, 3, 8]), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "float64"])
+def test_gradients_of_logits_of_other_types(float64, policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        layers = keras.layers
+        model = keras.Sequential(
+            [
+                keras.Input([8, 8, 3]),
+                layers.Conv2D(4, 3, padding="same"),
+                layers.GlobalAveragePooling2D(),
+                layers.Dense(3),
+            ]
+        )
+    finally:
+        keras.config.set_dtype_policy(before)
+    images = np.arange(2 * 8 * 8 * 3, dtype="uint8").reshape([2, 8, 8, 3])
+    assert tuple(lambdanet.explain.grad_cam(model, images).shape) == (2, 8, 8)
+    shares = lambdanet.explain.integrated_gradients(model, images, 1, steps=2)
+    shares = np.asarray(K.convert_to_numpy(shares), "float64").sum((1, 2, 3))
+    logits = np.asarray(K.convert_to_numpy(model(images)), "float64")[:, 1]
+    # A linear model: the shares of a logit add up to it, in the precision of Keras's layers.
+    tolerance = 1e-6 if policy == "float64" else 2e-2
+    np.testing.assert_allclose(shares, logits, atol=tolerance * np.abs(logits).max())
