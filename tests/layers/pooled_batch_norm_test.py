@@ -10,6 +10,7 @@ from naive_layers import images as numbers
 
 import lambdanet
 from lambdanet.backend import compat, device
+from lambdanet.layers.batch_norm import BatchNormalization
 from lambdanet.ops.tpu.one_pass import normalize
 
 
@@ -129,3 +130,11 @@ def test_synchronized_statistics_stay_in_a_loaded_model(tmp_path):
     np.testing.assert_array_equal(copies[0](x), model(x))
     fast = lambdanet.for_inference(model)
     assert not norms_of(fast)
+
+
+def test_sequences_on_a_tpu_equal_keras():
+    x = tf.constant(1 + numbers(8, 6, 4), tf.float32)
+    with device.assume("TPU"):
+        outputs = BatchNormalization(epsilon=1e-5)(x, training=True)
+    expected = keras.layers.BatchNormalization(epsilon=1e-5)(x, training=True)
+    np.testing.assert_allclose(outputs, expected, atol=2e-6)
