@@ -170,7 +170,7 @@ def test_mutated_pictures(tmp_path):
         f"seed {SEED}, at {lines[-1]}: status {child.returncode}\n{log}"
     )
     num_read, num_served = map(int, lines[-1].split())
-    assert count > num_read > num_served > count / 10
+    assert count > num_read > num_served > 0
 
 
 if __name__ == "__main__":
