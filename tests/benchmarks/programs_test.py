@@ -32,6 +32,7 @@ def test_program_runs_in_its_smallest_size(program, words, capfd):
     assert len(printed.out.splitlines()) > 2
 
 
+@pytest.mark.slow
 def test_rates_are_those_of_a_processor_that_keeps_to_them():
     """Times that are exactly the estimates by known rates give these rates."""
     true = device.Speed(3e10, 9e8, 4e9, 5e10)

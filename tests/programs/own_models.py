@@ -26,7 +26,9 @@ def perceptron():
         name="inner",
     )
     model = keras.Sequential([inner, keras.layers.Dense(10, name="logits")], name="own")
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    optimizer = keras.optimizers.Adam(name="adam")  # Keras numbers a second one
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss)
     return model, (np.zeros([BATCH, INPUTS]), np.zeros([BATCH], "int64"))
 
 
