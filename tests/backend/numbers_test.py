@@ -18,15 +18,13 @@ from lambdanet.layers.batch_norm import BatchNormalization
 @pytest.fixture
 def float64():
     """JAX computes in it where that is enabled."""
-    if K.ENGINE != "jax":
-        with contextlib.nullcontext():
-            yield
-        return
-    import jax
+    context = contextlib.nullcontext()
+    if K.ENGINE == "jax":
+        import jax
 
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
+        context = jax.enable_x64(True)
+    with context:
+        yield
 
 
 def normalized(x, epsilon, axes=(0, 1, 2)):
