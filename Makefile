@@ -17,7 +17,7 @@
 #   make test-tensorflow-2.21   layers, models and training with TensorFlow 2.21, in .venv-2.21
 #   make coverage   make test-all, and the lines of the library that it ran: at least 95 %
 #   make check   lint, and the tests nearest to what changed, in a minute; before each commit
-#   make lint    ruff, mypy, the measure in pyproject.toml, and whether generated pages are current
+#   make lint    ruff, mypy, the limits in pyproject.toml, and whether generated pages are current
 #   make docs    the documentation, as static pages in docs/_build
 #   make tables  write the tables of the README and the documentation, and the pages of the model families
 #   make figures  draw the plots of the README and the documentation
@@ -81,7 +81,7 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 .PHONY: demo demo-detection demo-segmentation docs tables figures test test-rest test-all test-tensorflow test-jax \
 	test-rest-tensorflow test-rest-jax test-rest-torch \
 	install-newest test-newest test-plain-cpu test-tensorflow-2.21 weekly clean-weekly coverage check lint lint-code lint-types \
-	lint-measure lint-pages format results lock hooks release-check clean
+	lint-limits lint-pages format results lock hooks release-check clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
 # the training.
@@ -189,7 +189,7 @@ test-tensorflow-2.21: .venv-2.21/stamp
 	.venv-2.21/bin/python -m pytest --numprocesses=auto --dist=loadfile tests/layers tests/models $(ON_JAX)
 
 lint: $(VENV)/dev.stamp
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync --keep-going lint-code lint-types lint-measure lint-pages
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync --keep-going lint-code lint-types lint-limits lint-pages
 
 lint-code:
 	$(BIN)/python -m ruff check
@@ -198,8 +198,8 @@ lint-code:
 lint-types:
 	$(BIN)/python -m mypy
 
-lint-measure:
-	$(BIN)/python tests/measure.py
+lint-limits:
+	$(BIN)/python tests/limits.py
 
 # The table that needs TF Model Garden: tests/project/docs_test.py, weekly.
 lint-pages:

@@ -12,7 +12,7 @@ import textwrap
 import tokenize
 from collections.abc import Iterable, Iterator
 
-from source_tree import FLOORS, ROOT, files_of
+from source_tree import PACKAGES, ROOT, files_of
 
 FREE = {
     tokenize.COMMENT,
@@ -39,8 +39,8 @@ WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
 def count_library() -> int:
     """Returns the tokens of all that is neither below `docs/` nor below `tests/`."""
     count = 0
-    for floor in FLOORS:
-        for path in files_of(floor):
+    for package in PACKAGES:
+        for path in files_of(package):
             count += count_python(path.read_text(encoding="utf-8"))
     for path in (ROOT / "lambdanet").glob("*/*.html"):
         for script in SCRIPT.findall(path.read_text(encoding="utf-8")):

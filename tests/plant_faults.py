@@ -4,7 +4,7 @@
     python tests/plant_faults.py draw --seed=65 --number=40 > tests/faults.csv
     python tests/plant_faults.py run tests/faults.csv --out=outcomes.csv
 
-`draw` prints faults of each room and kind in turn, at most one in a function; the same seed draws the same
+`draw` prints faults of each folder and kind in turn, at most one in a function; the same seed draws the same
 ones from the same code:
 
     operator    + to -, * to +, // to *, == to !=, in to not in, and back
@@ -39,7 +39,7 @@ from pathlib import Path
 
 from source_tree import ROOT
 
-ROOMS = (
+FOLDERS = (
     "lambdanet/layers",
     "lambdanet/ops",
     "models",
@@ -88,17 +88,17 @@ Fault = dict[str, str]
 
 
 def draw(seed: int, number: int) -> list[Fault]:
-    """Draws faults of each room and kind in turn."""
-    paths = {path for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    """Draws faults of each folder and kind in turn."""
+    paths = {path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
     faults = [fault for path in sorted(paths) for fault in faults_of(path)]
     random.Random(seed).shuffle(faults)
     drawn: list[Fault] = []
     functions: set[tuple[str, str]] = set()
     for turn in range(number):
-        cell = ROOMS[turn % len(ROOMS)], KINDS[turn % len(KINDS)]
+        cell = FOLDERS[turn % len(FOLDERS)], KINDS[turn % len(KINDS)]
         for fault in faults:
             function = fault["file"], fault["function"]
-            if (fault["room"], fault["kind"]) == cell and function not in functions:
+            if (fault["folder"], fault["kind"]) == cell and function not in functions:
                 functions.add(function)
                 drawn.append({"number": str(turn + 1), **fault})
                 break
@@ -112,7 +112,7 @@ def faults_of(path: Path) -> Iterator[Fault]:
         for node in _code(function):
             for kind, changed in _changes(node):
                 fault = {
-                    "room": room_of(path),
+                    "folder": folder_of(path),
                     "kind": kind,
                     "file": path.relative_to(ROOT).as_posix(),
                     "function": name,
@@ -125,12 +125,10 @@ def faults_of(path: Path) -> Iterator[Fault]:
                     yield fault
 
 
-def room_of(path: Path) -> str:
-    """Returns the deepest of the rooms that contain a file."""
-    folder = path.resolve().relative_to(ROOT.resolve()).parent
-    return next(
-        str(parent) for parent in (folder, *folder.parents) if str(parent) in ROOMS
-    )
+def folder_of(path: Path) -> str:
+    """Returns the deepest of the folders that contain a file."""
+    parents = path.resolve().relative_to(ROOT.resolve()).parents
+    return next(str(parent) for parent in parents if str(parent) in FOLDERS)
 
 
 def plant(source: str, fault: Fault) -> str | None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of the checkout: its floors, their files, and what each file imports."""
+"""The layout of the checkout: its packages, their files, and what each file imports."""
 
 import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-# Floor -> the floors it may import. The order is from the bottom up, so nothing can import upwards.
-FLOORS = {
+# Floor -> the packages it may import. The order is from the bottom up, so nothing can import upwards.
+PACKAGES = {
     "core": (),
     "backend": ("core",),
     "ops": ("core", "backend"),
@@ -28,21 +28,21 @@ FLOORS = {
     ),
     "explain": ("core", "backend", "ops", "layers", "configs", "models", "training"),
 }
-FLOORS["cli"] = (*FLOORS["detection"], "detection", "explain")
+PACKAGES["cli"] = (*PACKAGES["detection"], "detection", "explain")
 # Beside the package, and not installed.
 BESIDE = ("benchmarks",)
-FLOORS["benchmarks"] = tuple(FLOORS)
+PACKAGES["benchmarks"] = tuple(PACKAGES)
 
 # What `python -m benchmarks.layers --peers` and `lambdanet convert` compare with, where it is installed.
 PEERS = {"keras_cv_attention_models", "lambda_networks", "timm", "torch"}
 
 
-def files_of(floor: str) -> list[Path]:
-    """Returns the Python files of a floor, by the path under which they are imported."""
-    if floor == "core":
+def files_of(package: str) -> list[Path]:
+    """Returns the Python files of a package, by the path under which they are imported."""
+    if package == "core":
         return sorted((ROOT / "lambdanet").glob("*.py"))
     return sorted(
-        (ROOT / ("" if floor in BESIDE else "lambdanet") / floor).glob("**/*.py")
+        (ROOT / ("" if package in BESIDE else "lambdanet") / package).glob("**/*.py")
     )
 
 
@@ -62,11 +62,11 @@ def name_of_test(path: Path) -> str:
     return path.relative_to(ROOT / "tests").with_suffix("").as_posix()
 
 
-def floor_of(name: str) -> str:
-    """Returns the floor of a name; `face`, above the models, for names of the public face alone."""
+def package_of(name: str) -> str:
+    """Returns the package of a name; `face`, above the models, for names of the public face alone."""
     root, _, rest = name.partition(".")
     part = root if root in BESIDE else rest.partition(".")[0]
-    if part in FLOORS:
+    if part in PACKAGES:
         return part
     return (
         "core"

@@ -9,11 +9,11 @@ import source_tree
 from lambdanet import backend
 from lambdanet.backend import compat, keras_functions, tensorflow_functions
 
-FLOORS = ("backend", "ops", "layers", "models", "training")
+PACKAGES = ("backend", "ops", "layers", "models", "training")
 
 
 def used(pattern: str) -> set[str]:
-    files = (path for floor in FLOORS for path in source_tree.files_of(floor))
+    files = (path for package in PACKAGES for path in source_tree.files_of(package))
     return {
         name for path in files for name in re.findall(pattern, Path(path).read_text())
     }

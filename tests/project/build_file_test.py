@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BUILD: every source file is in one target, every test file is a test, and dependencies follow the floors.
+"""BUILD: every source file is in one target, every test file is a test, and dependencies follow the packages.
 
 Starlark is close enough to Python to run BUILD as Python, with functions that record the calls of Bazel's.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import source_tree
-from source_tree import FLOORS, ROOT
+from source_tree import PACKAGES, ROOT
 
 
 def _glob(include: list[str], exclude: tuple[str, ...] | list[str] = ()) -> list[str]:
@@ -51,14 +51,14 @@ def test_every_source_file_is_in_exactly_one_target(targets):
         src for target in targets.values() for src in target.get("srcs", [])
     )
     mains = {target["main"] for target in targets.values() if "main" in target}
-    expected = [path for floor in FLOORS for path in source_tree.files_of(floor)]
+    expected = [path for package in PACKAGES for path in source_tree.files_of(package)]
     assert set(count) == set(_relative([*expected, *(ROOT / "tests").glob("**/*.py")]))
     assert {src: n for src, n in count.items() if n != 1 and src not in mains} == {}
 
 
 def test_every_top_level_folder_is_covered():
-    """A source folder outside the floors would not be checked."""
-    real = {source_tree.files_of(floor)[0].parent.resolve() for floor in FLOORS}
+    """A source folder outside the packages would not be checked."""
+    real = {source_tree.files_of(package)[0].parent.resolve() for package in PACKAGES}
     assert {path.parent for path in ROOT.glob("*/__init__.py")} == {
         f for f in real if f.parent == ROOT
     }
@@ -76,12 +76,12 @@ def test_no_target_names_a_missing_file_or_target(targets):
             )
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_library_has_its_floor_and_depends_on_those_below(targets, floor):
-    assert targets[floor]["rule"] == "py_library"
-    assert sorted(targets[floor]["srcs"]) == _relative(source_tree.files_of(floor))
-    assert sorted(targets[floor].get("deps", [])) == sorted(
-        f":{below}" for below in FLOORS[floor]
+@pytest.mark.parametrize("package", PACKAGES)
+def test_library_has_its_package_and_depends_on_those_below(targets, package):
+    assert targets[package]["rule"] == "py_library"
+    assert sorted(targets[package]["srcs"]) == _relative(source_tree.files_of(package))
+    assert sorted(targets[package].get("deps", [])) == sorted(
+        f":{below}" for below in PACKAGES[package]
     )
 
 

@@ -46,7 +46,9 @@ PROGRAMS |= {
 }
 
 
-FILES = [path for floor in source_tree.FLOORS for path in source_tree.files_of(floor)]
+FILES = [
+    path for package in source_tree.PACKAGES for path in source_tree.files_of(package)
+]
 
 
 def _examples() -> dict[str, str]:

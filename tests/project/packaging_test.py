@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import source_tree
 from packaging.requirements import Requirement
-from source_tree import FLOORS, ROOT
+from source_tree import PACKAGES, ROOT
 
 import lambdanet
 
@@ -28,7 +28,7 @@ BUILD_INPUTS = (
     "setup.cfg",
     "lambdanet",
 )
-INSTALLED = [floor for floor in FLOORS if floor not in source_tree.BESIDE]
+INSTALLED = [package for package in PACKAGES if package not in source_tree.BESIDE]
 DATA = {  # besides modules
     "lambdanet/py.typed",
     *(
@@ -89,7 +89,7 @@ def built(checkout) -> tuple[Path, Path]:
 
 def _package_files() -> set[str]:
     """The files that a complete package holds, by the path under which they are imported."""
-    paths = [path for floor in INSTALLED for path in source_tree.files_of(floor)]
+    paths = [path for package in INSTALLED for path in source_tree.files_of(package)]
     return {path.relative_to(ROOT).as_posix() for path in paths} | DATA
 
 
@@ -177,9 +177,9 @@ def test_backends_are_extras(built):
     ] == ["detection"]
 
 
-@pytest.mark.parametrize("floor", INSTALLED)
-def test_what_a_floor_imports_is_required(built, floor):
-    """By the base install, except that some floors may use what an extra adds, and peers."""
+@pytest.mark.parametrize("package", INSTALLED)
+def test_what_a_package_imports_is_required(built, package):
+    """By the base install, except that some packages may use what an extra adds, and peers."""
     extras = {
         "core": ("tensorflow",),
         "backend": ("tensorflow", "jax", "torch"),
@@ -189,10 +189,10 @@ def test_what_a_floor_imports_is_required(built, floor):
         "tpu": ("tpu-check-tensorflow", "tpu-check", "tensorflow", "demo"),
         "detection": ("detection",),
         "cli": ("demo",),
-    }.get(floor, ())
+    }.get(package, ())
     required = {"lambdanet", *_requirements(built[1], *extras)}
     distributions = packages_distributions()
-    imports = set().union(*map(source_tree.imports, source_tree.files_of(floor)))
+    imports = set().union(*map(source_tree.imports, source_tree.files_of(package)))
     for name in (
         {name.split(".")[0] for name in imports}
         - sys.stdlib_module_names
@@ -202,7 +202,7 @@ def test_what_a_floor_imports_is_required(built, floor):
             found.lower().replace("_", "-") for found in distributions.get(name, [name])
         }
         assert providers & required, (
-            f"{floor} imports {name}, which the install does not require"
+            f"{package} imports {name}, which the install does not require"
         )
 
 

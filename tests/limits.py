@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the code with the measure in pyproject.toml, `tool.lambdanet`, as `make lint` does.
+"""Compares the code with the limits in pyproject.toml, `tool.lambdanet`, as `make lint` does.
 
-The measure is the tokens of code of the library, of the documentation's programs and of the tests, the public
-names and the flags. No statement may be dense (`density`).
+The limits are on the tokens of code of the library, of the documentation's programs and of the tests, on the
+public names and on the flags. No statement may be dense (`density`).
 """
 
 import importlib
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import count_tokens
 import density
 import source_tree
-from source_tree import FLOORS, ROOT
+from source_tree import PACKAGES, ROOT
 
 import lambdanet
 from lambdanet import cli
@@ -22,13 +22,13 @@ DETECTION = ("check", "evaluate", "export", "predict", "shapes", "train")
 
 
 def main() -> str | None:
-    """Prints the measure, and returns what is wrong, a line for each."""
+    """Prints the counts, and returns what is wrong, a line for each."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    measure = pyproject["tool"]["lambdanet"]
+    limits = pyproject["tool"]["lambdanet"]
     problems = [
-        *_check_tokens(measure["max_tokens"]),
-        *_compare("public_names", measure["public_names"], lambdanet.__all__),
-        *_check_flags(measure["flags"]),
+        *_check_tokens(limits["max_tokens"]),
+        *_compare("public_names", limits["public_names"], lambdanet.__all__),
+        *_check_flags(limits["flags"]),
         *_check_density(),
     ]
     return "\n".join(problems) or None
@@ -67,8 +67,8 @@ def _compare(what: str, frozen: Iterable[str], found: Iterable[str]) -> Iterator
 
 
 def _check_density() -> Iterator[str]:
-    for floor in FLOORS:
-        for path in source_tree.files_of(floor):
+    for package in PACKAGES:
+        for path in source_tree.files_of(package):
             for line, complaint in density.find(path.read_text(encoding="utf-8")):
                 yield f"{path.relative_to(ROOT)}:{line}: {complaint}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The floors hold: nothing imports upwards, and the Keras is the backend's."""
+"""Nothing imports upwards, and the Keras is the backend's."""
 
 import ast
 import graphlib
@@ -8,38 +8,38 @@ import sys
 
 import pytest
 import source_tree
-from source_tree import FLOORS, ROOT
+from source_tree import PACKAGES, ROOT
 
 # Which take tensors of tf.data.
 PICTURES = ("preprocessing.py", "tensorflow_squares.py")
 
 
-def test_every_folder_of_the_package_is_a_floor():
+def test_every_folder_of_the_package_is_a_package():
     folders = {
         p.name for p in (ROOT / "lambdanet").iterdir() if (p / "__init__.py").exists()
     }
-    assert folders == FLOORS.keys() - {*source_tree.BESIDE, "core"}
+    assert folders == PACKAGES.keys() - {*source_tree.BESIDE, "core"}
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_a_floor_imports_only_floors_below(floor):
-    for path in source_tree.files_of(floor):
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_only_packages_below(package):
+    for path in source_tree.files_of(package):
         for name in source_tree.own(source_tree.imports(path)):
-            below = source_tree.floor_of(name)
-            assert below in {floor, *FLOORS[floor]}, (
-                f"{path}: {floor} imports {name}, which is above it"
+            below = source_tree.package_of(name)
+            assert below in {package, *PACKAGES[package]}, (
+                f"{path}: {package} imports {name}, which is above it"
             )
 
 
-def test_rooms_import_each_other_in_one_direction():
-    """Inside a floor too, where a room is a folder, or a file beside the folders."""
+def test_folders_import_each_other_in_one_direction():
+    """Inside a package too, where a file beside the folders counts as one."""
     modules = {
         source_tree.module_of(path): path
-        for floor in FLOORS
-        for path in source_tree.files_of(floor)
+        for package in PACKAGES
+        for path in source_tree.files_of(package)
     }
-    roots = {source_tree.files_of(floor)[0].parent for floor in FLOORS}
-    rooms = {
+    roots = {source_tree.files_of(package)[0].parent for package in PACKAGES}
+    folders = {
         name: path if path.parent in roots else path.parent
         for name, path in modules.items()
     }
@@ -47,22 +47,23 @@ def test_rooms_import_each_other_in_one_direction():
     for name, path in modules.items():
         names = source_tree.own(source_tree.imports(path))
         others = {
-            rooms.get(other, rooms.get(other.rpartition(".")[0])) for other in names
+            folders.get(other, folders.get(other.rpartition(".")[0])) for other in names
         }
-        imported.setdefault(rooms[name], set()).update(others - {rooms[name], None})
+        imported.setdefault(folders[name], set()).update(others - {folders[name], None})
     tuple(graphlib.TopologicalSorter(imported).static_order())  # raises CycleError
 
 
 @pytest.mark.parametrize(
-    "floor", [floor for floor in FLOORS if floor not in ("backend", "detection")]
+    "package",
+    [package for package in PACKAGES if package not in ("backend", "detection")],
 )
-def test_keras_is_that_of_the_backend(floor):
+def test_keras_is_that_of_the_backend(package):
     """But for `which_keras`, which imports it, and for peers, `as_tf_keras` and detection, on tf_keras."""
-    for path in source_tree.files_of(floor):
+    for path in source_tree.files_of(package):
         for name in source_tree.imports(path):
-            package = name.partition(".")[0]
+            imported = name.partition(".")[0]
             is_free = path.name in ("which_keras.py", "peers.py", "tf_keras_model.py")
-            assert package not in ("keras", "tf_keras") or is_free, (
+            assert imported not in ("keras", "tf_keras") or is_free, (
                 f"{path}: imports {name}"
             )
         for node in ast.walk(ast.parse(path.read_text())):
@@ -76,23 +77,23 @@ def test_keras_is_that_of_the_backend(floor):
                 )
 
 
-@pytest.mark.parametrize("floor", ["ops", "layers", "configs", "models"])
-def test_only_the_backend_imports_other_packages(floor):
+@pytest.mark.parametrize("package", ["ops", "layers", "configs", "models"])
+def test_only_the_backend_imports_other_packages(package):
     """So that layers and models are the same on all; models may read files, and preprocess for tf.data."""
-    for path in source_tree.files_of(floor):
+    for path in source_tree.files_of(package):
         packages = {name.partition(".")[0] for name in source_tree.imports(path)} - {
             "lambdanet"
         }
-        if floor == "models":
+        if package == "models":
             packages &= {"tensorflow", "tf_keras", "keras", "jax"}
         is_free = path.name in (*PICTURES, "as_tf_keras.py", "tf_keras_model.py")
         assert packages <= sys.stdlib_module_names or is_free, path
 
 
-@pytest.mark.parametrize("floor", ["ops", "layers"])
-def test_only_the_kernel_table_names_a_device(floor):
+@pytest.mark.parametrize("package", ["ops", "layers"])
+def test_only_the_kernel_table_names_a_device(package):
     """Operations and layers take what differs between devices from `lambdanet.ops.kernels`."""
-    for path in source_tree.files_of(floor):
+    for path in source_tree.files_of(package):
         if path.name != "kernels.py":
             assert "lambdanet.backend.device.kind" not in source_tree.imports(path)
             for node in ast.walk(ast.parse(path.read_text())):
