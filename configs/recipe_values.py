@@ -78,9 +78,9 @@ OPTIMIZERS = {
     "sgd": Optimizer("SGD", ("nesterov",), momentum="momentum"),
 }
 SCHEDULES = {
-    "constant": "lambdanet.training.run.schedules:constant",
-    "cosine": "lambdanet.training.run.schedules:cosine",
-    "exponential": "lambdanet.training.run.schedules:exponential",
+    "constant": "lambdanet.training.run.build:constant",
+    "cosine": "lambdanet.training.run.build:cosine",
+    "exponential": "lambdanet.training.run.build:exponential",
 }
 AUGMENTATIONS = {
     "affine": "lambdanet.training.data.augment:affine",
@@ -90,8 +90,8 @@ AUGMENTATIONS = {
     "padded_crop_flip": "lambdanet.training.data.augment:padded_crop_flip",
 }
 LOSSES = {
-    "binary_cross_entropy": "lambdanet.training.run.losses:SmoothedBinaryCrossEntropy",
-    "cross_entropy": "lambdanet.training.run.losses:SmoothedCrossEntropy",
+    "binary_cross_entropy": "lambdanet.training.run.build:SmoothedBinaryCrossEntropy",
+    "cross_entropy": "lambdanet.training.run.build:SmoothedCrossEntropy",
 }
 INTERPOLATIONS = ("bicubic", "bilinear")
 POLICIES = {  # of RandAugment

@@ -5,6 +5,7 @@ import atexit
 import contextlib
 import dataclasses
 import gc
+import importlib
 import io
 import os
 import sys
@@ -13,11 +14,19 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from logging import LogRecord
 from pathlib import Path
+from typing import Any
 
 from absl import flags, logging
 
 from lambdanet import text_table
-from lambdanet.errors import InputError, Preempted, Unfinished, invalid, unknown
+from lambdanet.errors import (
+    InputError,
+    Preempted,
+    Unfinished,
+    invalid,
+    one_line,
+    unknown,
+)
 from lambdanet.freed_memory import keep_for_tensorflow
 
 HELP = ("--help", "-h")
@@ -315,3 +324,29 @@ def _fail(name: str, message: str, status: int) -> int:
     line = " ".join(part.strip() for part in message.splitlines())
     print(f"{name}: {'' if status in (75, 130) else 'error: '}{line}", file=sys.stderr)
     return status
+
+
+def find_function(name: str, what: str) -> Callable[..., Any]:
+    """Returns the function "module:function", of a module that may be in the current directory.
+
+    Args:
+      name: the names of the module and the function.
+      what: what the name stands for in errors.
+
+    Raises:
+      InputError: the module cannot be imported, or has no such function.
+    """
+    module, _, function = name.partition(":")
+    if not module or not function:
+        raise invalid(what, "module:function", name)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), function, None)
+    except Exception as error:  # of any kind: the module is the user's
+        raise InputError(
+            f"{what} {name!r} cannot be imported: {one_line(error)}"
+        ) from None
+    if not callable(found):
+        raise invalid(what, f"module:function, a function of {module}", name)
+    return found

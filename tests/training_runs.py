@@ -12,7 +12,7 @@ import pytest
 
 from lambdanet import configs
 from lambdanet.configs.recipe import Recipe
-from lambdanet.training.run import build, callbacks, history, model_dir
+from lambdanet.training.run import build, checkpoints, logs, model_dir
 from lambdanet.training.run.checkpoints import Checkpoints
 
 # Three epochs of four steps.
@@ -45,7 +45,7 @@ def act_at(
 
     The steps are counted as the callback does: the variable of the optimizer may have another one yet.
     """
-    original = getattr(callbacks.SaveCheckpoints, event)
+    original = getattr(checkpoints.SaveCheckpoints, event)
     is_training = event == "on_train_batch_end"
 
     def act(self, batch, logs=None):
@@ -55,7 +55,7 @@ def act_at(
             action()
         original(self, batch, logs)
 
-    patch.setattr(callbacks.SaveCheckpoints, event, act)
+    patch.setattr(checkpoints.SaveCheckpoints, event, act)
 
 
 def send_sigterm() -> None:
@@ -97,7 +97,7 @@ def assert_same_run(left: Path, right: Path) -> None:
 
 
 def _results(path: Path) -> list[list[str]]:
-    rows = history.read_history(path / model_dir.HISTORY)
+    rows = logs.read_history(path / model_dir.HISTORY)
     return [[row[name] for name in COLUMNS] for row in rows]
 
 

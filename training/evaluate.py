@@ -15,7 +15,7 @@ from lambdanet.files import MARKED_PNG, writable_dir, write_output
 from lambdanet.models.inference import for_inference
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.run.create_devices import create_devices
+from lambdanet.training.run.devices import create_devices
 from lambdanet.training.run.model_dir import (
     classes_of,
     find_data_dir,

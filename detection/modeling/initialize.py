@@ -17,8 +17,7 @@ from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.tf_keras_model import STATE
 from lambdanet.models.weights import tensor_files, weight_files
-from lambdanet.training.run import initial_weights
-from lambdanet.training.run.model_dir import load_weights
+from lambdanet.training.run.model_dir import find_initial_weights, load_weights
 
 # Layers of the zoo's networks above the endpoints.
 HEAD_PREFIXES = (f"{CLASSIFIER}/", "final_conv/", "final_norm/")
@@ -34,7 +33,7 @@ def load_zoo_weights(backbone: tf_keras.Model, source: str) -> bool:
 
     Args:
       backbone: a backbone of the same model.
-      source: the weights, as for `initial_weights.find`.
+      source: the weights, as for `find_initial_weights`.
 
     Returns:
       False if the source is a checkpoint, and so for Model Garden to load.
@@ -49,7 +48,7 @@ def load_zoo_weights(backbone: tf_keras.Model, source: str) -> bool:
     if not isinstance(backbone, ZooBackbone):
         accepted = f"a checkpoint of Model Garden for its backbone {backbone.name}"
         raise invalid("task.init_checkpoint", accepted, source)
-    path = initial_weights.find(
+    path = find_initial_weights(
         backbone.name, source, "task.init_checkpoint", "a checkpoint of Model Garden, "
     )
     if path.is_dir():

@@ -8,6 +8,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet import configs, which_keras
+from lambdanet.command_line import find_function
 from lambdanet.configs import imagenet_350
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import (
@@ -19,7 +20,6 @@ from lambdanet.errors import (
 )
 from lambdanet.models import names
 from lambdanet.models.inference import for_inference
-from lambdanet.training.run import user_callbacks
 from lambdanet.training.run.build import build_model, build_optimizer, compile_model
 
 MODES = ("train", "infer")
@@ -213,7 +213,7 @@ def step_of_function(name: str, mode: str = "train", **options: Any) -> TpuStep:
     Raises:
       InputError: there is no such function, it fails, or it returns something else.
     """
-    function = user_callbacks.find_function(name, "model")
+    function = find_function(name, "model")
     try:
         made = function()
         if not isinstance(made, tuple) or len(made) not in (2, 3):

@@ -23,7 +23,7 @@ def python(*words, **variables):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("lambdanet.training.run.run", "training needs Keras on tensorflow or jax"),
+        ("lambdanet.training.run.loop", "training needs Keras on tensorflow or jax"),
         ("lambdanet.training.evaluate", "evaluate needs Keras on tensorflow or jax"),
         ("lambdanet.training.serving.export", "export needs Keras on tensorflow"),
         (

@@ -16,7 +16,7 @@ from lambdanet.command_line import parse
 from lambdanet.models.names import list_models
 from lambdanet.text_table import FORMATS
 from lambdanet.tpu import steps
-from lambdanet.training.run import create_devices
+from lambdanet.training.run import devices
 
 # What zsh has only while it completes; `compadd` prints the words that match.
 ZSH = """\
@@ -119,5 +119,5 @@ def test_offered_values_are_all_values():
         for command in cli.COMMANDS
         for flag in command.flags
     }
-    assert flags["train", "distribute"] == set(create_devices.CHOICES)
+    assert flags["train", "distribute"] == set(devices.CHOICES)
     assert flags["tpu-check", "mode"] == set(steps.MODES)

@@ -26,7 +26,7 @@ from training_runs import act_at, send_sigterm  # noqa: E402
 from lambdanet import configs  # noqa: E402
 from lambdanet.errors import Preempted  # noqa: E402
 from lambdanet.models import zoo  # noqa: E402
-from lambdanet.training.run import history, model_dir  # noqa: E402
+from lambdanet.training.run import logs, model_dir  # noqa: E402
 from lambdanet.training.train import train  # noqa: E402
 
 folder = pathlib.Path(sys.argv[1])
@@ -53,7 +53,7 @@ def run(name, recipe, distribute="one_device", **options):
 
 
 def losses(name):
-    (row,) = history.read_history(folder / name / "history.csv")
+    (row,) = logs.read_history(folder / name / "history.csv")
     return [float(row[column]) for column in ("loss", "val_loss")]
 
 

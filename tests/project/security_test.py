@@ -79,4 +79,4 @@ def test_few_modules_open_connections():
             connecting.add(name)
     assert clients == {"lambdanet/models/weights/hub.py"}
     # To addresses that users give.
-    assert connecting == {"lambdanet/training/run/create_devices.py"}
+    assert connecting == {"lambdanet/training/run/devices.py"}

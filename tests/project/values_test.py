@@ -12,7 +12,7 @@ from lambdanet import configs
 from lambdanet.errors import Preempted
 from lambdanet.tpu import steps
 from lambdanet.training.data import bad_records
-from lambdanet.training.run.run import TrainOptions
+from lambdanet.training.run.loop import TrainOptions
 
 FOLDER, DIGITS = configs.get_recipe("folder"), configs.get_recipe("digits")
 FINETUNE = configs.get_recipe("finetune:lambda_resnet50ts")

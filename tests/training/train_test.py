@@ -18,7 +18,7 @@ from training_runs import SHORT, act_at, assert_same_run, saved_steps, send_sigt
 from lambdanet import LambdaLayer
 from lambdanet.errors import Preempted
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.run import build, history, model_dir
+from lambdanet.training.run import build, logs, model_dir
 from lambdanet.training.train import train
 
 pytestmark = pytest.mark.usefixtures("one_block")
@@ -102,7 +102,7 @@ def test_run_writes_recipe_checkpoints_history_and_logs(finished):
         "logs",
         "recipe.json",
     ]
-    rows = history.read_history(path / "history.csv")
+    rows = logs.read_history(path / "history.csv")
     ends = [4, 8, 12]
     assert [int(row["step"]) for row in rows] == ends
     assert saved_steps(path) == ends
@@ -120,7 +120,7 @@ def test_resumed_run_has_same_dropout(finished, data_dir, tmp_path, monkeypatch)
             message = f"stopped by SIGTERM at step {step}, which is saved"
             with refused(message, Preempted):
                 train(RECIPE, tmp_path, data_dir)
-        assert len(history.read_history(tmp_path / "history.csv")) == 1
+        assert len(logs.read_history(tmp_path / "history.csv")) == 1
     assert saved_steps(tmp_path) == [4, 6, 8]
     assert signal.getsignal(signal.SIGTERM) is before
     train(RECIPE, tmp_path, data_dir)

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model, the optimizer and the loss of a recipe."""
+"""The model, the optimizer, the loss and the learning rate of a recipe.
+
+In this order: what a recipe builds; its learning rate at each step (`WarmupSchedule`); its losses and its
+accuracy; the layers that it freezes.
+"""
 
 import dataclasses
+import fnmatch
+import math
 import pkgutil
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from lambdanet.backend import compat, keras
+from lambdanet import backend as K
+from lambdanet.backend import Tensor, compat, keras
 from lambdanet.configs.recipe import Recipe
-from lambdanet.configs.recipe_values import LOSSES, OPTIMIZERS
-from lambdanet.errors import invalid
+from lambdanet.configs.recipe_values import LOSSES, OPTIMIZERS, SCHEDULES
+from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
+from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.training.run import optimizers
-from lambdanet.training.run.losses import Accuracy
-from lambdanet.training.run.schedules import WarmupSchedule
 from lambdanet.training.run.train_step import accumulate_gradients, rematerialize
 
 
@@ -73,7 +80,7 @@ def _kernel_regularizer(recipe: Recipe) -> keras.regularizers.Regularizer | None
     return keras.regularizers.L2(recipe.weight_decay / 2)
 
 
-def build_schedule(recipe: Recipe, steps_per_epoch: int) -> WarmupSchedule:
+def build_schedule(recipe: Recipe, steps_per_epoch: int) -> "WarmupSchedule":
     """Returns the learning rate of the recipe at each step."""
     return WarmupSchedule(
         recipe.learning_rate,
@@ -156,3 +163,222 @@ def create_metrics(model: keras.Model) -> None:
     for part in (model._compile_metrics, model._compile_loss):
         part.build(labels, logits)
     model._maybe_symbolic_build = lambda *args, **kwargs: None
+
+
+@keras.saving.register_keras_serializable("lambdanet")
+@dataclasses.dataclass(eq=False)
+class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that rises linearly from 0 to its peak and then follows a shape.
+
+        step < warmup_steps:  peak * step / warmup_steps
+        constant:             peak
+        cosine:               peak * (floor + (1 - floor) * (1 + cos(pi * progress)) / 2)
+        exponential:          peak * decay_rate ** floor((step - warmup_steps) / decay_steps)
+
+    with progress = (step - warmup_steps) / (total_steps - warmup_steps). `InputError` for an unknown shape.
+
+    Example:
+      >>> schedule = WarmupSchedule(0.1, total_steps=100, warmup_steps=10)
+      >>> [round(float(schedule(step)), 4) for step in (0, 5, 10, 55, 100)]
+      [0.0, 0.05, 0.1, 0.05, 0.0]
+    """
+
+    peak: float  # the largest learning rate
+    total_steps: int  # of the whole run, after which the rate is constant
+    warmup_steps: int = 0  # of the linear rise, from 0 (none) to `total_steps`
+    shape: str = "cosine"  # a name in `SCHEDULES`
+    floor: float = 0.0  # the end of the cosine, as a fraction of the peak
+    decay_rate: float = 1.0  # the factor per stair of the exponential
+    decay_steps: float = 1.0  # the steps per stair, not necessarily an integer
+
+    def __post_init__(self) -> None:
+        check_known("schedule", self.shape, SCHEDULES)
+
+    def __call__(self, step: Tensor | int) -> Tensor:
+        step = K.minimum(K.cast(step, "float32"), float(self.total_steps))
+        rise = step / max(self.warmup_steps, 1)
+        after = K.maximum(step - self.warmup_steps, 0.0)
+        factor = pkgutil.resolve_name(SCHEDULES[self.shape])(self, after)
+        return self.peak * K.where(step < self.warmup_steps, rise, factor)
+
+    def get_config(self) -> dict[str, object]:
+        return dataclasses.asdict(self)
+
+
+def constant(schedule: WarmupSchedule, after: Tensor) -> Tensor:
+    """Returns the factor on the peak, `after` steps after the warm-up: 1."""
+    return K.ones_like(after)
+
+
+def cosine(schedule: WarmupSchedule, after: Tensor) -> Tensor:
+    """Returns the factor on the peak, which falls to `floor` along half a cosine."""
+    progress = after / max(schedule.total_steps - schedule.warmup_steps, 1)
+    return schedule.floor + (1 - schedule.floor) * 0.5 * (1 + K.cos(math.pi * progress))
+
+
+def exponential(schedule: WarmupSchedule, after: Tensor) -> Tensor:
+    """Returns the factor on the peak, which falls by `decay_rate` every `decay_steps` steps."""
+    return schedule.decay_rate ** K.floor(after / schedule.decay_steps)
+
+
+class _ClassLoss(keras.losses.Loss):
+    """A loss of logits with label smoothing and class weights."""
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        class_weights: Sequence[float] = (),
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.label_smoothing = label_smoothing
+        self.class_weights = tuple(class_weights)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        """Returns the loss [b] of labels [b] or [b, 1], or of distributions, and logits [b, num_classes]."""
+        labels = _distributions(y_true, y_pred.shape[-1])
+        loss = self.compare(labels, K.cast(y_pred, "float32"))
+        if not self.class_weights:
+            return loss
+        return loss * K.sum(
+            labels * K.convert_to_tensor(self.class_weights, "float32"), axis=-1
+        )
+
+    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """Returns the loss [b] of labels and logits, both float32 [b, num_classes]."""
+        raise NotImplementedError
+
+    def smooth_labels(self, labels: Tensor) -> Tensor:
+        """Returns labels [b, num_classes] with a part of each spread over all classes."""
+        return (
+            labels * (1 - self.label_smoothing)
+            + self.label_smoothing / labels.shape[-1]
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        own = {
+            "label_smoothing": self.label_smoothing,
+            "class_weights": self.class_weights,
+        }
+        return {**super().get_config(), **own}
+
+
+@keras.saving.register_keras_serializable("lambdanet")
+class SmoothedCrossEntropy(_ClassLoss):
+    """Softmax cross entropy of logits, with label smoothing.
+
+    The target of class c is (1 - s) [c = label] + s / num_classes, where s is the label smoothing. The loss
+    of an example is multiplied by the weight of its class, or for a distribution, by the mean weight.
+
+    Args:
+      label_smoothing: s, at least 0 and below 1.
+      class_weights: the weight of each class; empty: 1.
+
+    Example:
+      >>> float(SmoothedCrossEntropy(0.1)(tf.constant([1]), tf.constant([[0.0, 0.0]])))
+      0.6931...
+    """
+
+    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
+        return K.softmax_cross_entropy(self.smooth_labels(labels), logits)
+
+
+@keras.saving.register_keras_serializable("lambdanet")
+class SmoothedBinaryCrossEntropy(_ClassLoss):
+    """The mean over the classes of the binary cross entropy of logits (Wightman et al. 2021, section 3).
+
+    Scores each class independently, so a mixed image can contain both of its classes. Targets and weights are
+    as in `SmoothedCrossEntropy`.
+
+    Args:
+      label_smoothing: s, at least 0 and below 1.
+      class_weights: the weight of each class; empty: 1.
+      threshold: labels above it become 1 and others 0, as with timm's `--bce-target-thresh`, but before the
+        smoothing, which timm's removes again; 0: they stay.
+
+    Example:
+      >>> float(SmoothedBinaryCrossEntropy()(tf.constant([1]), tf.constant([[0.0, 0.0]])))
+      0.6931...
+    """
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        class_weights: Sequence[float] = (),
+        threshold: float = 0.0,
+        **kwargs: Any,
+    ):
+        super().__init__(label_smoothing, class_weights, **kwargs)
+        self.threshold = threshold
+
+    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
+        if self.threshold:
+            labels = K.cast(labels > self.threshold, "float32")
+        return keras.losses.binary_crossentropy(
+            self.smooth_labels(labels), logits, from_logits=True
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "threshold": self.threshold}
+
+
+@keras.saving.register_keras_serializable("lambdanet")
+class Accuracy(keras.metrics.MeanMetricWrapper):
+    """The fraction of images whose largest logit belongs to the label, or to its most probable class."""
+
+    def __init__(self, name: str = "accuracy", dtype: object = None):
+        super().__init__(_is_correct, name=name, dtype=dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype}
+
+
+def _is_correct(y_true: Tensor, y_pred: Tensor) -> Tensor:
+    targets = _distributions(y_true, y_pred.shape[-1])
+    # `==` forgets the rank
+    is_equal = keras.ops.equal(K.argmax(targets, axis=-1), K.argmax(y_pred, axis=-1))
+    return K.cast(is_equal, "float32")
+
+
+def _distributions(labels: Tensor, num_classes: int) -> Tensor:
+    """Returns labels [b] or [b, 1] as distributions [b, num_classes]; distributions stay unchanged."""
+    if len(labels.shape) == 2 and labels.shape[-1] == num_classes:
+        return K.cast(labels, "float32")
+    return K.one_hot(K.reshape(K.cast(labels, "int32"), [-1]), num_classes)
+
+
+BACKBONE = "backbone"  # all layers but the classifier
+
+
+def frozen_layers(model: keras.Model, recipe: Recipe) -> list[keras.layers.Layer]:
+    """Returns the layers that the recipe's `freeze` names.
+
+    It has patterns, separated by commas. One, such as "stem*", "c2" or "c4_block1", matches the name of a
+    layer, or its part before an underscore; "backbone" is all but the classifier. `InputError` where one
+    matches no layer with weights, or all layers are frozen.
+    """
+    candidates = [layer for layer in model.layers if layer.weights]
+    found: dict[str, keras.layers.Layer] = {}
+    for pattern in filter(None, map(str.strip, recipe.freeze.split(","))):
+        matching = {
+            layer.name: layer for layer in candidates if _matches(layer.name, pattern)
+        }
+        if not matching:
+            parts = dict.fromkeys(layer.name.partition("_")[0] for layer in candidates)
+            raise invalid(
+                "freeze",
+                f"{BACKBONE}, or layers of {model.name} ({', '.join(parts)})",
+                pattern,
+            )
+        found |= matching
+    if len(found) == len(candidates):
+        raise invalid("freeze", f"fewer than all layers of {model.name}", recipe.freeze)
+    return list(found.values())
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if pattern == BACKBONE:
+        return name != CLASSIFIER
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(
+        name, f"{pattern}_*"
+    )

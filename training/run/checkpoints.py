@@ -1,6 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of a training run: a file of arrays per step, the same on TensorFlow and JAX."""
+"""Checkpoints of a training run: a file of arrays per step, the same on TensorFlow and JAX.
 
+In this order: the files (`Checkpoints`); the callbacks of a run that write them, after steps and epochs
+(`SaveCheckpoints`) and for the best epoch (`BestEpoch`), or evaluate the averages in them
+(`AveragedEvaluation`); the request to stop once the run is saved (`StopRequest`).
+"""
+
+import json
+import math
+import os
+import signal
+import threading
 import zipfile
 import zlib
 from pathlib import Path
@@ -10,8 +20,8 @@ import numpy as np
 
 from lambdanet.backend import compat, keras
 from lambdanet.backend.strategies import SEEDS
-from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import atomic_file
+from lambdanet.errors import InputError, Preempted, invalid, one_line
+from lambdanet.files import atomic_file, write_atomic
 from lambdanet.training.run.devices import ONE_DEVICE, Devices
 
 MAX_TO_KEEP = 3
@@ -20,6 +30,11 @@ NUM_SUMS = 4  # the sum and the count of the loss, and of the accuracy
 MODEL = "model/"
 AVERAGE = "average/"
 SUMS = "sums"
+BEST_EPOCH = "best.json"  # beside the checkpoint of the best epoch
+AGREE_EVERY = 10  # steps after which several workers agree on whether to stop
+INTERRUPTED = (
+    b"stopping after this step, which is saved first; Ctrl-C again ends at once\n"
+)
 
 _DAMAGED = (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile, zlib.error)
 
@@ -61,8 +76,9 @@ class Checkpoints:
         self.devices = devices
         self.sums = np.zeros(NUM_SUMS, np.float32)
         self._max_to_keep = max_to_keep
-        # Also those that `Run` freezes.
+        # Also those that are frozen later.
         self._weights = list(model.trainable_variables)
+        self._kept: list[Any] = []  # the weights, while averages are in their place
         if not optimizer.built:
             optimizer.build(self._weights)
 
@@ -129,8 +145,15 @@ class Checkpoints:
         return step
 
     def use_averages(self) -> None:
-        """Replaces the weights by their moving averages, where the optimizer keeps them."""
+        """Replaces the weights by their moving averages, until `use_weights`."""
+        self._kept = [keras.ops.copy(weight) for weight in self._weights]
         self._copy(self.averages, self._weights)
+
+    def use_weights(self) -> None:
+        """Undoes `use_averages`, if it was called."""
+        for variable, weight in zip(self._weights, self._kept, strict=False):
+            variable.assign(weight)
+        self._kept = []
 
     def reset_averages(self) -> None:
         """Starts the moving averages at the weights, where the optimizer keeps them.
@@ -259,3 +282,208 @@ def remove_unfinished(directory: Path) -> None:
     """Removes checkpoints that were interrupted by the end of the process."""
     for path in directory.glob(".ckpt-*.partial"):
         path.unlink(missing_ok=True)
+
+
+class SaveCheckpoints(keras.callbacks.Callback):
+    """Writes a checkpoint after each epoch, every `save_every` steps within it, and before the run stops.
+
+    It is the last callback of a run, so that all that happens before a checkpoint is recorded.
+
+    Args:
+      checkpoints: the checkpoints of the run; within an epoch, they also hold the sums of the metrics.
+      steps: steps per epoch.
+      save_every: steps between two checkpoints within an epoch.
+      stop: the request to stop; a single worker also stops within an evaluation, which is repeated later.
+    """
+
+    takes_tensors = True
+
+    def __init__(
+        self, checkpoints: Checkpoints, steps: int, save_every: int, stop: "StopRequest"
+    ):
+        super().__init__()
+        self._sums = checkpoints.sums  # of the epoch, also while it is evaluated
+        self._checkpoints = checkpoints
+        self._steps = steps
+        self._save_every = save_every
+        self._stop = stop
+        self._step = 0
+        self._first_step = 0  # first step of this (possibly resumed) epoch
+        self._stopping = False  # agreed on by all workers
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._step = int(self.model.optimizer.iterations.numpy())
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._first_step = self._step
+        if self._step % self._steps:
+            for variable, value in zip(
+                self.model.metrics_variables, self._checkpoints.sums, strict=True
+            ):
+                variable.assign(value)
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        # The optimizer may not have it yet.
+        before = self._step
+        self._step = self._first_step + batch + 1
+        due = self._step // self._save_every > before // self._save_every
+        alone = self._checkpoints.devices.workers == 1
+        if alone or self._step // AGREE_EVERY > before // AGREE_EVERY:
+            self._stopping = self._checkpoints.devices.any_worker(self._stop.received)
+        ended = self._step % self._steps == 0
+        if not (due or self._stopping or ended):
+            return
+        variables = self.model.metrics_variables  # of the loss, of the accuracy
+        self._sums = np.array([variable.numpy() for variable in variables], np.float32)
+        # At the end of an epoch, the evaluation comes first.
+        if not ended and math.isfinite(float((logs or {})["loss"])):
+            self._checkpoints.sums = self._sums
+            self._save()
+
+    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._stop.received and self._checkpoints.devices.workers == 1:
+            self._stopping = True
+            sync(self.model)
+            self._checkpoints.use_weights()
+            self._checkpoints.sums = self._sums
+            self._save()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._stopping = self._checkpoints.devices.any_worker(self._stop.received)
+        self._checkpoints.sums = np.zeros_like(self._sums)
+        self._save()
+
+    def _save(self) -> None:
+        self._checkpoints.save(self._step)
+        if self._stopping:
+            raise Preempted(
+                f"stopped by {self._stop.name} at step {self._step}, which is saved; "
+                "the same command resumes there",
+                self._stop.status,
+            )
+
+
+class AveragedEvaluation(keras.callbacks.Callback):
+    """Evaluates the moving averages of the weights, and continues to train with the weights themselves.
+
+    Keras 3.15's `SwapEMAWeights` computes the weights of training back, and changes half of them by rounding.
+    """
+
+    def __init__(self, checkpoints: Checkpoints):
+        super().__init__()
+        self._checkpoints = checkpoints
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._checkpoints.use_averages()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._checkpoints.use_weights()
+
+
+class BestEpoch(keras.callbacks.Callback):
+    """The best epoch of a run so far, which a resumed run reads from its file.
+
+    At the end of each epoch, it saves the weights if they are better than all before, and stops the run when
+    it is out of patience.
+
+    Args:
+      checkpoints: the checkpoints in a folder of their own, of which one is kept.
+      patience: the number of epochs without a better one after which the run ends; 0: it never does.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, patience: int):
+        super().__init__()
+        self._checkpoints = checkpoints
+        self._patience = patience
+        self._file = checkpoints.directory / BEST_EPOCH
+        # From 1, on the held-out split; 0: none yet.
+        self.epoch = 0
+        self.accuracy = float("-inf")
+        if self._file.exists():
+            try:
+                kept = json.loads(self._file.read_text(encoding="utf-8"))
+                self.epoch = int(kept["epoch"])
+                self.accuracy = float(kept["accuracy"])
+            except (
+                KeyError,
+                OverflowError,
+                RecursionError,
+                TypeError,
+                ValueError,
+            ) as error:
+                file = str(self._file)
+                raise InputError(
+                    f"{file!r} cannot be read: {error}; remove it to continue"
+                ) from None
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        accuracy = (logs or {})["val_accuracy"]
+        if accuracy > self.accuracy:
+            self._keep(epoch + 1, accuracy)
+        if self.is_out_of_patience(epoch + 1):
+            self.model.stop_training = True
+
+    def _keep(self, epoch: int, accuracy: float) -> None:
+        self.epoch = epoch
+        self.accuracy = accuracy
+        step = int(self.model.optimizer.iterations.numpy())
+        self._checkpoints.save(step)
+        if self._checkpoints.devices.chief:
+            kept = {"epoch": epoch, "step": step, "accuracy": accuracy}
+            write_atomic(self._file, json.dumps(kept) + "\n")
+
+    def is_out_of_patience(self, epoch: int) -> bool:
+        """Returns whether the epochs up to this one, from 1, were too long no better than the best."""
+        return 0 < self._patience <= epoch - self.epoch
+
+    def result(self) -> dict[str, float]:
+        """Returns the best epoch and its accuracy, by their names in a run's report."""
+        return {"best_epoch": self.epoch, "best_val_accuracy": self.accuracy}
+
+
+class StopRequest:
+    """A context in which SIGTERM and the first SIGINT are recorded and do not end the process.
+
+    A second SIGINT acts as before the context. A process that ignores SIGINT, as one in the background of a
+    script, continues to ignore it. The context has no effect outside of the main thread, where signals cannot
+    be handled.
+
+    Attributes:
+      received: whether a signal was received.
+      name: the signal in messages, "SIGTERM" or "Ctrl-C".
+      status: the exit status of the process, 75 or 130.
+
+    Example:
+      >>> with StopRequest() as stop:
+      ...     while not stop.received:
+      ...         work()
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+        self.name = "SIGTERM"
+        self.status = 75
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopRequest":
+        if threading.current_thread() is threading.main_thread():
+            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._record)
+            if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._record)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _record(self, signum: int, frame: object) -> None:
+        del frame
+        self.received = True
+        if signum == signal.SIGINT:
+            self.name = "Ctrl-C"
+            self.status = 130
+            signal.signal(signum, self._before[signum])
+            # A handler must not use a stream, which may be in the middle of a line.
+            os.write(2, INTERRUPTED)

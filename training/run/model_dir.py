@@ -9,9 +9,10 @@ best/         the checkpoint of the best epoch, if the recipe has a held-out spl
 .lock         the process of the run, while it trains
 """
 
+import functools
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,14 @@ import tensorflow as tf
 from lambdanet.backend import keras
 from lambdanet.configs import recipe as recipes
 from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import absolute, write_atomic
-from lambdanet.models.weights import weight_files
-from lambdanet.training.data import class_names as classes
+from lambdanet.models import zoo
+from lambdanet.models.layer_builder import CLASSIFIER
+from lambdanet.models.weights import pretrained, weight_files
+from lambdanet.models.weights.trained_classes import names_of
+from lambdanet.training.data.class_names import Classes, check_equal, read_names
 from lambdanet.training.run import checkpoints
 from lambdanet.training.run.build import build_model
 from lambdanet.training.run.checkpoints import AVERAGE, MODEL
@@ -156,7 +161,7 @@ def class_names(model_dir: str | Path) -> list[str]:
     `InputError` where they cannot be read, or their number differs from the recipe's.
     """
     path = Path(model_dir).expanduser()
-    names = classes.read_names(path / CLASSES) if _has(path / CLASSES) else []
+    names = read_names(path / CLASSES) if _has(path / CLASSES) else []
     count = load_recipe(path).num_classes if names and _has(path / RECIPE) else 0
     if count not in (0, len(names)):
         raise invalid(
@@ -165,19 +170,19 @@ def class_names(model_dir: str | Path) -> list[str]:
     return names
 
 
-def classes_of(model_dir: str | Path) -> classes.Classes:
+def classes_of(model_dir: str | Path) -> Classes:
     """Returns the classes of a model_dir; without names, and with 0 classes, where nothing was saved."""
     names = class_names(model_dir)
     path = Path(model_dir).expanduser()
     count = len(names) or (load_recipe(path).num_classes if _has(path / RECIPE) else 0)
-    return classes.Classes(repr(str(model_dir)), count, names)
+    return Classes(repr(str(model_dir)), count, names)
 
 
 def check_class_names(model_dir: str | Path, names: Sequence[str]) -> None:
     """Raises `InputError` for the first class of the data that differs from a model_dir's."""
     trained = class_names(model_dir)
     if trained and names:
-        classes.check_equal(names, trained, "the data", repr(str(model_dir)))
+        check_equal(names, trained, "the data", repr(str(model_dir)))
 
 
 def load_recipe(model_dir: str | Path) -> Recipe:
@@ -248,3 +253,90 @@ def _has(file: Path) -> bool:
     if file.exists() and not file.is_file():
         raise invalid(file.name, "a regular file", str(file))
     return file.exists()
+
+
+def load_initial_weights(
+    model: keras.Model,
+    source: str | Path,
+    zero_head: bool = False,
+    classes: Classes | None = None,
+) -> str:
+    """Loads the weights of a model_dir, or the averages that it keeps, or the weights of a file.
+
+    The columns of the classifier are matched with the classes by name (`Classes.columns_in`); classes that
+    the weights do not have keep their initial weights.
+
+    Args:
+      model: the model to train.
+      source: the weights, as for `find_initial_weights`.
+      zero_head: whether the classifier gets zeros instead.
+      classes: the classes of the data, in the order of the model's logits; None: only their number is known.
+
+    Returns:
+      A line that says what was kept of the classifier; empty where both have the same classes in one order.
+
+    Raises:
+      InputError: the weights are of another architecture, and the errors of `find_initial_weights`.
+    """
+    path = find_initial_weights(model.name, source)
+    classes = classes or Classes("the data", model.output_shape[-1])
+    owner = f"start_from {str(source)!r}"
+    if path.is_dir():
+        recipe, arrays = load_weights(path)
+        if recipe.model != model.name:
+            hint = "set model and model_options as in its recipe.json"
+            raise invalid(f"model in {owner}", model.name, recipe.model, hint)
+        line = _assign(model, arrays, classes, owner, class_names(path))
+    else:
+        arrays, metadata = weight_files.read_arrays(model, path)
+        line = _assign(model, arrays, classes, owner, names_of(metadata))
+    if not zero_head:
+        return line
+    for weight in model.get_layer(CLASSIFIER).weights:
+        weight.assign(keras.ops.zeros_like(weight))
+    return ""
+
+
+def _assign(
+    model: keras.Model,
+    arrays: Mapping[str, np.ndarray],
+    classes: Classes,
+    owner: str,
+    names: Sequence[str],
+) -> str:
+    """Assigns weights with the columns of the classifier that the classes have in it; returns the line."""
+    trained = Classes(owner, weight_files.count_classes(arrays), names)
+    columns, line = classes.columns_in(trained)
+    weight_files.assign_weights(
+        model, weight_files.with_columns(model, arrays, columns), owner
+    )
+    return line
+
+
+def find_initial_weights(
+    model_name: str, source: str | Path, argument: str = "start_from", others: str = ""
+) -> Path:
+    """Returns the model_dir, or the file, that has initial weights; fetches those of the hub first.
+
+    Args:
+      model_name: the name of the model.
+      source: a model_dir of `lambdanet train`, or weights as for `create_model`; published ones come first.
+      argument, others: the name of the argument and what else it may be, as for `weight_files.find_file`.
+
+    Raises:
+      InputError: there are no such weights.
+      ConnectionError: published weights are neither in the cache nor can be downloaded.
+    """
+    folder = Path(source).expanduser()
+    if (folder / RECIPE).is_file() and not pretrained_weights.find(
+        model_name, str(source)
+    ):
+        return folder
+    others += "a model_dir of `lambdanet train`, "
+    return pretrained.locate(
+        model_name,
+        source,
+        functools.partial(zoo.create_model, model_name),
+        argument,
+        others,
+    )

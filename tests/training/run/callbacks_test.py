@@ -12,12 +12,15 @@ from refusals import refused
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lambdanet import configs
-from lambdanet.training.run import callbacks, history, tensorboard
-from lambdanet.training.run.build import create_metrics
-from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.run import loop
+from lambdanet.training.run.build import WarmupSchedule, create_metrics
+from lambdanet.training.run.checkpoints import (
+    Checkpoints,
+    SaveCheckpoints,
+    StopRequest,
+)
+from lambdanet.training.run.logs import HistoryFile, Speed, read_history, show_pictures
 from lambdanet.training.run.optimizers import with_options
-from lambdanet.training.run.preemption import StopRequest
-from lambdanet.training.run.schedules import WarmupSchedule
 
 IMAGES = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
 LABELS = np.arange(8) % 2
@@ -56,9 +59,8 @@ class _Run:
         """Trains from a step; the first callbacks come before those of a run."""
         self.path.mkdir(exist_ok=True)
         (self.path / "recipe.json").touch()
-        created = callbacks.create_callbacks(
-            recipe, self.path, self.checkpoints, step, 2, save_every, StopRequest()
-        )
+        saving = SaveCheckpoints(self.checkpoints, 2, save_every, StopRequest())
+        created = loop.create_callbacks(recipe, self.path, self.checkpoints, [], saving)
         self.model.fit(
             images,
             LABELS,
@@ -75,7 +77,7 @@ class _Run:
         return self.model.evaluate(IMAGES, LABELS, verbose=0)
 
     def history(self):
-        return history.read_history(self.path / "history.csv")
+        return read_history(self.path / "history.csv")
 
     def events(self, folder="logs/train"):
         """What TensorBoard reads."""
@@ -168,16 +170,16 @@ def test_history_of_resumed_run_has_each_epoch_once(tmp_path):
 def test_invalid_history_is_rejected(tmp_path, content):
     (tmp_path / "history.csv").write_bytes(content)
     with refused("history.csv' is not the history of a run, .*; remove it") as caught:
-        history.HistoryFile(tmp_path / "history.csv", 0)
+        HistoryFile(tmp_path / "history.csv")
     assert len(str(caught.value)) < 300
 
 
 def test_history_with_empty_cells_and_infinite_losses(tmp_path):
     path = tmp_path / "history.csv"
     path.write_text("epoch,loss,val_loss\n1,0.5\n2,inf,\n3,1,nan\n")
-    assert [row["epoch"] for row in history.read_history(path)] == ["1", "2", "3"]
+    assert [row["epoch"] for row in read_history(path)] == ["1", "2", "3"]
     path.write_text("")
-    assert history.read_history(path) == []
+    assert read_history(path) == []
 
 
 def test_evaluation_uses_averages_and_training_weights(tmp_path):
@@ -226,7 +228,7 @@ def test_tensorboard_has_results_speed_and_averages(tmp_path):
 def test_tensorboard_has_pictures(tmp_path):
     pictures = np.random.default_rng(0).integers(0, 256, [20, 5, 4, 3])
     normal = (pictures / 255 - np.float32(RECIPE.mean)) / np.float32(RECIPE.std)
-    tensorboard.show_pictures(tmp_path, RECIPE, tf.constant(normal, tf.float32))
+    show_pictures(tmp_path, RECIPE, tf.constant(normal, tf.float32))
     (event,) = _Run(tmp_path).events("pictures").Tensors("first_batch")
     width, height, *shown = tf.make_ndarray(event.tensor_proto).tolist()
     assert (width, height, len(shown)) == (b"4", b"5", 16)
@@ -244,8 +246,10 @@ def test_tensorboard_has_pictures(tmp_path):
 )
 def test_speed_without_first_execution(monkeypatch, times, ends, expected):
     clock = iter(times)
-    monkeypatch.setattr(tensorboard.time, "perf_counter", lambda: next(clock))
-    speed = tensorboard.Speed(8)
+    monkeypatch.setattr(
+        "lambdanet.training.run.logs.time.perf_counter", lambda: next(clock)
+    )
+    speed = Speed(8)
     logs = {}
     speed.on_epoch_begin(0)
     for end in ends:

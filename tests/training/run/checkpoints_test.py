@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from lambdanet.training.run.best_epoch import BestEpoch
-from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.run.checkpoints import BestEpoch, Checkpoints
 from lambdanet.training.run.optimizers import with_options
 
 

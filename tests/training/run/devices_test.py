@@ -11,7 +11,7 @@ from helpers import program
 from refusals import refused
 
 from lambdanet import configs
-from lambdanet.training.run import create_devices, devices, run
+from lambdanet.training.run import devices, loop
 
 # Arguments, and the message; the tests have no TPU.
 UNREACHABLE = {
@@ -34,13 +34,10 @@ ON_TENSORFLOW = pytest.mark.skipif(
 
 
 @ON_TENSORFLOW
-def test_several_steps_per_call_need_one_device(tmp_path):
-    dataset = types.SimpleNamespace(
-        recipe=configs.get_recipe("digits"), steps_per_epoch=4
-    )
-    options = run.TrainOptions(steps_per_execution=2)
+def test_several_steps_per_call_need_one_device():
+    options = loop.TrainOptions(steps_per_execution=2)
     with refused("must be 1 on several devices .*, got 2"):
-        run.Run(dataset, tmp_path, devices.Devices(2), options)
+        loop.check_steps(configs.get_recipe("digits"), devices.Devices(2), options)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +78,7 @@ def test_indivisible_batch_is_rejected(monkeypatch):
     gpus = [types.SimpleNamespace(name=f"/gpu:{number}") for number in range(3)]
     monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda kind: gpus)
     with refused("global_batch_size must be a multiple of 3, .*=auto, got 64"):
-        create_devices.create_devices("auto", 64)
+        devices.create_devices("auto", 64)
 
 
 @pytest.mark.parametrize(
@@ -98,4 +95,4 @@ def test_indivisible_batch_is_rejected(monkeypatch):
 )
 def test_devices_that_cannot_be_used(name, tpu, message):
     with refused(message):
-        create_devices.create_devices(name, 8, tpu)
+        devices.create_devices(name, 8, tpu)

@@ -18,7 +18,7 @@ from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
-from lambdanet.training.run import freezing, initial_weights
+from lambdanet.training.run import build, model_dir
 from lambdanet.training.run.build import build_model
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.model_dir import load_trained_model
@@ -41,7 +41,7 @@ def tiny():
 def frozen(model, freeze):
     """The names of the layers that a recipe freezes."""
     recipe = dataclasses.replace(RECIPE, freeze=freeze, start_from="imagenet")
-    return [layer.name for layer in freezing.frozen_layers(model, recipe)]
+    return [layer.name for layer in build.frozen_layers(model, recipe)]
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,14 @@ def test_frozen_layers_move_in_a_second_run(data_dir, tmp_path, monkeypatch):
         return batches
 
     monkeypatch.setattr(Dataset, "train", record_size)
-    load = initial_weights.load_initial_weights
+    load = model_dir.load_initial_weights
     trainable = []
 
     def record_trainable(model, *arguments):
         trainable.extend(layer.trainable for layer in model.layers)
         load(model, *arguments)
 
-    monkeypatch.setattr(initial_weights, "load_initial_weights", record_trainable)
+    monkeypatch.setattr(model_dir, "load_initial_weights", record_trainable)
     result = train(recipe, tmp_path / "whole", data_dir, callback=[lambda *_: record])
     assert sizes == [(0, 12)]
     top_1 = evaluate(tmp_path / "whole")["top_1"]
@@ -156,7 +156,7 @@ def test_frozen_layers_move_in_a_second_run(data_dir, tmp_path, monkeypatch):
     assert record.unmoved[2:] == [[False] * 5]
 
 
-def test_averages_start_at_initial_weights(tmp_path):
+def test_averages_start_at_model_dir(tmp_path):
     """With a decay of almost 1, the averages after a step are the initial weights, not those of the build."""
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, use_bias=False)])
     optimizer = with_options(keras.optimizers.SGD)(

@@ -20,9 +20,8 @@ from training_runs import (
 
 from lambdanet import cli
 from lambdanet.configs.recipe import to_json
-from lambdanet.training.run import callbacks, model_dir
-from lambdanet.training.run.best_epoch import BestEpoch
-from lambdanet.training.run.preemption import StopRequest
+from lambdanet.training.run import checkpoints, model_dir
+from lambdanet.training.run.checkpoints import BestEpoch, StopRequest
 from lambdanet.training.train import train
 
 RECIPE = dataclasses.replace(SHORT, repeated_augmentation=3)
@@ -127,7 +126,7 @@ def test_best_epoch_is_kept_and_patience_ends_run(
         original(self, epoch, {**logs, "val_accuracy": given[epoch + 1]})
 
     monkeypatch.setattr(BestEpoch, "on_epoch_end", judge)
-    saved = callbacks.SaveCheckpoints.on_epoch_end
+    saved = checkpoints.SaveCheckpoints.on_epoch_end
 
     def killed(self, epoch, logs=None):
         if epoch + 1 == 4:
@@ -136,7 +135,7 @@ def test_best_epoch_is_kept_and_patience_ends_run(
 
     # Killed after the best epoch was saved, before the checkpoint.
     with monkeypatch.context() as patch:
-        patch.setattr(callbacks.SaveCheckpoints, "on_epoch_end", killed)
+        patch.setattr(checkpoints.SaveCheckpoints, "on_epoch_end", killed)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, tmp_path, data_dir)
     result = train(recipe, tmp_path, data_dir)

@@ -17,7 +17,7 @@ from refusals import refused
 from lambdanet import configs
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard
-from lambdanet.training.run import build, create_devices, history
+from lambdanet.training.run import build, devices, logs
 from lambdanet.training.run.checkpoints import Checkpoints
 
 EPOCHS = 4
@@ -114,7 +114,7 @@ def test_losses_equal_one_device(folder, ended, monkeypatch):
     fitted = model.fit(
         batches.take(LAST_STEP), epochs=3, steps_per_epoch=4, shuffle=False, verbose=0
     )
-    rows = history.read_history(folder / "run" / "history.csv")
+    rows = logs.read_history(folder / "run" / "history.csv")
     losses = [float(row["loss"]) for row in rows]
     assert losses == pytest.approx(fitted.history["loss"], rel=1e-4)
     assert [int(row["step"]) for row in rows] == [4, 8, LAST_STEP]
@@ -139,4 +139,4 @@ def test_losses_equal_one_device(folder, ended, monkeypatch):
 def test_invalid_tf_config_is_rejected(monkeypatch, config):
     monkeypatch.setenv("TF_CONFIG", config)
     with refused(r"variable TF_CONFIG must be .* such as \{\"cluster\".*, got '"):
-        create_devices.create_devices("multi_worker", 8)
+        devices.create_devices("multi_worker", 8)

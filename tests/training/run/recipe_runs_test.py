@@ -14,8 +14,8 @@ import tensorflow_datasets as tfds
 from programs.small_model import small_model
 
 from lambdanet import configs
-from lambdanet.training.run import history, model_dir
-from lambdanet.training.run.schedules import WarmupSchedule
+from lambdanet.training.run import logs, model_dir
+from lambdanet.training.run.build import WarmupSchedule
 from lambdanet.training.train import train
 
 IMAGES, BATCH = 16, 8
@@ -79,7 +79,7 @@ def test_recipe_trains_and_loads(data_dir, two_operations, tmp_path, monkeypatch
     # That of an untrained model is about math.log(classes).
     assert 0.5 * math.log(classes) < result["loss"] < math.inf
 
-    (row,) = history.read_history(tmp_path / "history.csv")
+    (row,) = logs.read_history(tmp_path / "history.csv")
     rate = WarmupSchedule(recipe.learning_rate, 2, 1, recipe.schedule)(1)
     assert float(row["learning_rate"]) == pytest.approx(float(rate), rel=1e-3)
     model, loaded = model_dir.load_trained_model(tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from lambdanet import configs
-from lambdanet.training.run import report
+from lambdanet.training.run import logs
 
 RECIPE = dataclasses.replace(
     configs.get_recipe("digits"),
@@ -25,7 +25,7 @@ def lines(step=0, devices=ONE, **changes):
         recipe=dataclasses.replace(RECIPE, **changes),
         steps_per_epoch=10,
     )
-    return report.opening(
+    return logs.opening(
         dataset, Path("run"), SimpleNamespace(**devices), step, is_finished=False
     )
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from refusals import refused
 
-from lambdanet.training.run.schedules import WarmupSchedule
+from lambdanet.training.run.build import WarmupSchedule
 
 COSINE = {"peak": 0.1, "total_steps": 25, "warmup_steps": 5}
 FLOOR = {**COSINE, "floor": 1 / 128}

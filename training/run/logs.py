@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training run writes about itself: history.csv, TensorBoard, and the lines before its first step."""
+
+import csv
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lambdanet import text_table
+from lambdanet.backend import keras
+from lambdanet.configs.recipe import Recipe
+from lambdanet.errors import InputError
+from lambdanet.files import write_atomic
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.run.devices import Devices
+
+
+class HistoryFile(keras.callbacks.Callback):
+    """Writes a CSV file with a row per epoch, counted from 1; a resumed run appends to its own rows.
+
+    Args:
+      path: the file, rewritten after each epoch, without the later rows of a run that was killed.
+    """
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self._path = path
+        self._rows = read_history(path)
+        self._start = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._start = time.monotonic()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        row = {
+            "epoch": epoch + 1,
+            "step": int(self.model.optimizer.iterations.numpy()),
+            "learning_rate": f"{learning_rate(self.model):.6g}",
+            "seconds": f"{time.monotonic() - self._start:.2f}",
+            **{name: f"{value:.6f}" for name, value in (logs or {}).items()},
+        }
+        self._rows = [before for before in self._rows if int(before["epoch"]) <= epoch]
+        self._rows.append({name: str(value) for name, value in row.items()})
+        write_atomic(self._path, text_table.to_csv(self._rows))
+
+
+def learning_rate(model: keras.Model) -> float:
+    """Returns the learning rate of the last step of a compiled model."""
+    optimizer = model.optimizer  # whose `learning_rate` is that of the next step
+    return float(optimizer._learning_rate(optimizer.iterations.numpy() - 1))
+
+
+def read_history(path: Path) -> list[dict[str, str]]:
+    """Returns the rows of a history file; none where there is no file.
+
+    Raises:
+      InputError: the file is something else.
+    """
+    if not path.exists():
+        return []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, strict=True))
+        epochs = [int(row["epoch"]) for row in rows]
+        [float(value or 0) for row in rows for value in row.values()]
+        if epochs != sorted(set(epochs)):
+            raise ValueError("epochs out of order")
+    except (csv.Error, KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{str(path)!r} is not the history of a run, a CSV of numbers in UTF-8 with a column epoch, "
+            "each once and in order; remove it to continue without it"
+        ) from None
+    return rows
+
+
+SPEED = "images_per_second"
+MAX_PICTURES = 16
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """Returns the numbers of the last row of a history file; none where there is no file."""
+    rows = read_history(path)
+    last = rows[-1] if rows else {}
+    return {name: float(value) for name, value in last.items() if value}
+
+
+class Speed(keras.callbacks.Callback):
+    """Adds `images_per_second` to the logs at the end of an epoch; `batch_size` is that of all devices.
+
+    The first execution of an epoch is left out where there are more, because it may compile, or wait for the
+    first images.
+    """
+
+    takes_tensors = True
+
+    def __init__(self, batch_size: int):
+        super().__init__()
+        self._batch_size = batch_size
+        # Seconds and steps at the beginning, and after the first and the last execution.
+        self._ends: list[tuple[float, int]] = []
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self._ends = [(time.perf_counter(), 0)]
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, float] | None = None
+    ) -> None:
+        self._ends[2:] = [(time.perf_counter(), batch + 1)]
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        if len(self._ends) < 2 or logs is None:  # the epoch had no steps left
+            return
+        (begin, done), (end, steps) = self._ends[-2], self._ends[-1]
+        if end > begin:
+            logs[SPEED] = (steps - done) * self._batch_size / (end - begin)
+
+
+class Dashboard(keras.callbacks.TensorBoard):
+    """The TensorBoard callback of Keras, with a curve for the accuracy of averaged weights, if any."""
+
+    def __init__(self, folder: Path, averaged: bool):
+        super().__init__(str(folder), write_graph=False, profile_batch=0)
+        self._averaged = averaged
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        logs = dict(logs or {})
+        if self._averaged and "val_accuracy" in logs:
+            logs["ema_accuracy"] = logs["val_accuracy"]
+        super().on_epoch_end(epoch, logs)
+
+
+def show_pictures(folder: Path, recipe: Recipe, images: Sequence[tf.Tensor]) -> None:
+    """Writes the first 16 of pictures, float32 [h, w, c], for TensorBoard, without their normalization."""
+    if len(images) == 0:
+        return
+    pixels = tf.stack(images[:MAX_PICTURES]) * np.array(
+        recipe.std, np.float32
+    ) + np.array(recipe.mean, np.float32)
+    writer = tf.summary.create_file_writer(str(folder / "pictures"))
+    with writer.as_default():
+        tf.summary.image(
+            "first_batch",
+            tf.clip_by_value(pixels, 0, 1),
+            step=0,
+            max_outputs=MAX_PICTURES,
+        )
+    writer.close()
+
+
+def opening(
+    dataset: Dataset, path: Path, devices: Devices, step: int, is_finished: bool
+) -> list[str]:
+    """Returns what a run begins with, is resumed from, or has finished already.
+
+    Args:
+      dataset: the data, with the recipe.
+      path: the model_dir.
+      devices: the devices of the run.
+      step: the number of steps completed.
+      is_finished: whether nothing is left to train or to evaluate.
+
+    Returns:
+      One line for a worker that is not the chief, and for a finished run.
+    """
+    if not devices.chief:
+        return [f"worker {devices.worker} of {devices.workers}, from 0, at step {step}"]
+    recipe = dataset.recipe
+    steps = dataset.steps_per_epoch
+    name = f"{recipe.model} on {recipe.dataset} in {path}"
+    epoch, done = divmod(step, steps)
+    if is_finished:
+        return [f"finished already: {name}, {epoch} epochs, step {step}"]
+    if step == 0:
+        start = f"training {name}: {recipe.epochs} epochs of {steps} steps"
+    else:
+        within = f" and {done} of {steps} steps" if done else ""
+        start = f"resuming {name} after epoch {epoch} of {recipe.epochs}{within}, step {step}"
+    lines = [start, _batches(recipe, devices), _loss(recipe)]
+    if recipe.class_weights:
+        pairs = zip(dataset.class_names, dataset.class_weights, strict=True)
+        shown = [f"{name} {weight:.3g}" for name, weight in pairs]
+        lines.append(f"weights of the classes: {', '.join(shown)[:200]}")
+    return lines
+
+
+def _batches(recipe: Recipe, devices: Devices) -> str:
+    batch = recipe.global_batch_size
+    replicas = devices.replicas
+    parts = [f"batches of {batch} images"]
+    if replicas > 1:
+        parts.append(f", {batch // replicas} on each of {replicas} devices")
+    if devices.workers > 1:
+        parts.append(f" of {devices.workers} machines")
+    if recipe.num_pseudo_labels:
+        parts.append(f", {recipe.num_pseudo_labels} of them with pseudo-labels")
+    precision = "bfloat16" if recipe.mixed_precision else "float32"
+    verb = "rises to" if recipe.warmup_epochs else "begins at"
+    rate = f"the learning rate {verb} {recipe.learning_rate:g}"
+    return f"{''.join(parts)}, in {precision}; {rate}"
+
+
+def _loss(recipe: Recipe) -> str:
+    smoothing = recipe.label_smoothing
+    decay = recipe.weight_decay
+    place = ", each step" if recipe.decays_in_steps else " and"
+    return f"the loss has label smoothing of {smoothing:g}{place} weight decay of {decay:g}"
+
+
+def compilation(size: int) -> str:
+    """Returns what JAX may take minutes for: the step for square images of `size` pixels."""
+    return (
+        f"compiling the step for images of {size} pixels, which may take minutes once"
+    )
