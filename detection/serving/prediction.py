@@ -14,12 +14,12 @@ from PIL import Image, ImageDraw, ImageFont
 from lambdanet.detection.data.masks import decode_mask, to_coco_detections
 from lambdanet.errors import InputError, escape_unprintable, invalid
 from lambdanet.files import check_replaceable, write_output
-from lambdanet.training.data.drawing import (
+from lambdanet.training.data.image_files import expand_folders, read_images
+from lambdanet.training.serving.drawing import (
     percent,
     picture_paths,
     save_picture,
 )
-from lambdanet.training.data.image_files import expand_folders, read_images
 from lambdanet.training.serving.exported_model import load_exported_model
 
 PREDICTIONS = "predictions.json"

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from lambdanet.errors import escape_unprintable
-from lambdanet.training.data.drawing import FAINT, INK, draw_prediction
+from lambdanet.training.serving.drawing import FAINT, INK, draw_prediction
 
 TEMPLATE = Path(__file__).with_name("page.html")
 NEGATIVE = (33, 102, 172)

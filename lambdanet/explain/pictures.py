@@ -22,8 +22,8 @@ from lambdanet.explain.drawing import (
 from lambdanet.explain.maps import has_map, implied_attention, position_pictures
 from lambdanet.files import absolute, atomic_dir, check_output_dir, write_output
 from lambdanet.models.classifier import decode_predictions
-from lambdanet.training.data.drawing import percent, save_picture
 from lambdanet.training.data.image_files import expand_folders, read_image
+from lambdanet.training.serving.drawing import percent, save_picture
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 LAYERS = 4  # shown by default, the last ones

@@ -16,7 +16,7 @@ import tensorflow as tf
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
-from lambdanet.training.data import folder, mixing, preprocess, records
+from lambdanet.training.data import augment, folder, preprocess, records
 from lambdanet.training.data.bad_records import BadRecords, Example, prepare_in_groups
 from lambdanet.training.data.batches import FOREVER, TrainingStream, concat_batches
 from lambdanet.training.data.class_names import (
@@ -215,7 +215,7 @@ class Dataset:
             lambda images, labels: (preprocess.normalize(images, self.recipe), labels),
             tf.data.AUTOTUNE,
         )
-        mixed = mixing.mix_batches(normalized, self.recipe, initial_step, shard)
+        mixed = augment.mix_batches(normalized, self.recipe, initial_step, shard)
         return _ahead(mixed)
 
     def first_images(self, count: int) -> list[tf.Tensor]:

@@ -13,13 +13,13 @@ import tensorflow as tf
 from lambdanet import text_table
 from lambdanet.errors import InputError, check_count, escape_unprintable, invalid
 from lambdanet.files import check_replaceable, writable_dir, write_output
-from lambdanet.training.data.drawing import (
+from lambdanet.training.data.image_files import expand_folders, read_images
+from lambdanet.training.serving.drawing import (
     draw_prediction,
     percent,
     picture_paths,
     save_picture,
 )
-from lambdanet.training.data.image_files import expand_folders, read_images
 from lambdanet.training.serving.exported_model import load_classifier
 
 

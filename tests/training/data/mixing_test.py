@@ -11,7 +11,7 @@ from helpers import images
 from picture_sources import write_tfds
 
 from lambdanet import configs
-from lambdanet.training.data import mixing
+from lambdanet.training.data import augment
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard
 
@@ -25,7 +25,7 @@ RECIPE = dataclasses.replace(
 def test_mix_weights_pixels_and_labels_alike():
     batch = images(4, 3, 5, 2).numpy()
     shares = np.random.default_rng(0).random([3, 5, 1]).astype(np.float32)
-    mixed, targets = mixing.mix(
+    mixed, targets = augment.mix(
         tf.constant(batch), tf.constant(LABELS), tf.constant(shares), 4
     )
     expected = (1 - shares) * batch + shares * batch[::-1]
@@ -39,7 +39,7 @@ def test_mix_weights_pixels_and_labels_alike():
 
 def test_mix_of_distributions_is_linear():
     soft = tf.constant([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])
-    _, targets = mixing.mix(images(2, 2, 2, 1), soft, tf.fill([2, 2, 1], 0.25), 3)
+    _, targets = augment.mix(images(2, 2, 2, 1), soft, tf.fill([2, 2, 1], 0.25), 3)
     np.testing.assert_allclose(
         targets, [[0.375, 0.425, 0.2], [0.125, 0.275, 0.6]], atol=1e-6
     )
@@ -49,11 +49,11 @@ def test_cutmix_rectangle_equals_timm(timm, monkeypatch):
     from timm.data import mixup
 
     for seed in SEEDS[:20]:
-        shares = mixing.cutmix_shares(tf.constant([1, 20, 30, 3]), 1.0, seed).numpy()[
+        shares = augment.cutmix_shares(tf.constant([1, 20, 30, 3]), 1.0, seed).numpy()[
             ..., 0
         ]
-        kept = 1 - mixing._beta(1.0, seed).numpy()
-        centers = tf.random.stateless_uniform([2], seed + mixing.CENTER).numpy()
+        kept = 1 - augment._beta(1.0, seed).numpy()
+        centers = tf.random.stateless_uniform([2], seed + augment.MIX_CENTER).numpy()
         drawn = iter([int(centers[0] * 20), int(centers[1] * 30)])
         monkeypatch.setattr(
             np.random, "randint", lambda low, high, size=None, drawn=drawn: next(drawn)
@@ -69,7 +69,7 @@ def test_cutmix_rectangle_equals_timm(timm, monkeypatch):
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 3.0])
 def test_mixup_shares_have_moments_of_beta(alpha):
-    draws = np.array([float(mixing._beta(alpha, seed)) for seed in SEEDS])
+    draws = np.array([float(augment._beta(alpha, seed)) for seed in SEEDS])
     assert np.all((draws >= 0) & (draws <= 1))
     variance = 1 / (4 * (2 * alpha + 1))
     assert abs(draws.mean() - 0.5) < 3 * np.sqrt(variance / len(draws))
@@ -93,13 +93,15 @@ def test_devices_and_machines_mix_differently():
     shares = [
         labels[0].max()
         for shard in shards
-        for _, labels in mixing.mix_batches(
+        for _, labels in augment.mix_batches(
             _batches(), recipe, 0, shard
         ).as_numpy_iterator()
     ]
     assert len(set(shares)) == len(shares)
     resumed = next(
-        mixing.mix_batches(_batches().skip(2), recipe, 1, shards[1]).as_numpy_iterator()
+        augment.mix_batches(
+            _batches().skip(2), recipe, 1, shards[1]
+        ).as_numpy_iterator()
     )
     assert resumed[1][0].max() == shares[6 + 2]
 

@@ -17,7 +17,7 @@ from PIL import Image
 from refusals import refused
 
 from lambdanet import cli
-from lambdanet.training.data import drawing
+from lambdanet.training.serving import drawing
 from lambdanet.training.serving.predict import predict
 
 NAMES = ["red", "green", "blue"]
