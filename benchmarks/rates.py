@@ -20,7 +20,7 @@ from lambdanet.backend.device import Device, Speed
 from lambdanet.errors import check_counts
 from lambdanet.files import write_output
 from lambdanet.ops import convolution, products
-from lambdanet.ops.position_lambdas import choose_fastest
+from lambdanet.ops.kernels import choose_fastest
 from lambdanet.ops.position_term import Form, PositionTerm, Sizes
 from lambdanet.text_table import to_csv
 

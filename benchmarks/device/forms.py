@@ -20,8 +20,7 @@ from benchmarks.turns.contenders import Run, random_tensor, run_function, start
 from lambdanet import backend as K
 from lambdanet.backend import device
 from lambdanet.errors import one_line
-from lambdanet.ops.kernels import Kernels, kernels_for_device
-from lambdanet.ops.position_lambdas import choose_form
+from lambdanet.ops.kernels import Kernels, choose_form, kernels_for_device
 from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes
 from lambdanet.ops.products import Product
 

@@ -24,7 +24,7 @@ from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAt
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.ops import reference
-from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
+from lambdanet.ops.kernels import IMPLEMENTATIONS, apply_position_lambdas
 
 which_keras.check_backend("benchmark", ("tensorflow", "jax", "torch"))
 

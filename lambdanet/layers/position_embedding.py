@@ -25,7 +25,7 @@ from lambdanet.layers.argument_checks import (
 from lambdanet.layers.layer import TableLayer
 from lambdanet.ops import (
     content_lambdas,
-    position_lambdas,
+    kernels,
     products,
     relative_positions,
 )
@@ -243,7 +243,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
         check_flags(use_bias=use_bias)
         check_known("resize", resize, RESIZES)
-        implementations = ("auto", *position_lambdas.IMPLEMENTATIONS)
+        implementations = ("auto", *kernels.IMPLEMENTATIONS)
         check_known("implementation", implementation, implementations)
         self.scope = check_per_axis("scope", scope, _check_scope_or_none)
         self.dilation = check_per_axis("dilation", dilation, check_count)
@@ -287,7 +287,7 @@ class RelativePositionEmbedding(PositionEmbedding):
     ) -> Tensor:
         term = self._with_whole_table(term, has_past)
         if mask is None:
-            outputs = position_lambdas.apply_term(term, self.implementation)
+            outputs = kernels.apply_term(term, self.implementation)
         else:
             axes = cut_axes(term, None)
             embeddings = relative_positions.expand_table(term.table, axes)

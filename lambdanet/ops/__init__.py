@@ -11,7 +11,7 @@ from lambdanet.ops.content_lambdas import (
     apply_content_lambda,
     content_lambda,
 )
-from lambdanet.ops.position_lambdas import IMPLEMENTATIONS, apply_position_lambdas
+from lambdanet.ops.kernels import IMPLEMENTATIONS, apply_position_lambdas
 
 __all__ = [
     "IMPLEMENTATIONS",

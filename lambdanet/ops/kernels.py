@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One table of the operations whose fastest form depends on the device; no other code chooses by device.
+"""The form in which each operation is computed on a device; no other code chooses by device.
 
 `kernels_for_device` returns the row of the device that this process computes on (see
 `lambdanet.backend.device`). All forms of an operation have equal values and gradients.
+`apply_position_lambdas` applies the position lambdas to their queries (Bello 2021, equations 1 and 2): it
+chooses one of the forms of the row, by its estimated time, and calls it.
 """
 
 import dataclasses
+import functools
+import itertools
 import operator
 from collections.abc import Callable, Sequence
-from functools import partial
 
+from lambdanet import backend as K
 from lambdanet.backend import Tensor, device
-from lambdanet.backend.device import DEVICES, Device
+from lambdanet.backend.device import DEVICES, Device, Speed
+from lambdanet.backend.tensors import PerAxis
+from lambdanet.errors import check_known
 from lambdanet.ops import attention, convolution, local_attention, products
-from lambdanet.ops.position_term import Form, Sizes
+from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes, TwoForms
 from lambdanet.ops.tpu import block_diagonal, joint_logits, one_pass, row_convolution
 from lambdanet.ops.tpu import products as tpu_products
 
@@ -52,7 +58,7 @@ KERNELS = {
     "RUNTIME_INT8": Kernels(
         device=DEVICES["RUNTIME_INT8"],
         # 8 bits have 256 steps from it to the largest logit; the weight is 1e-13 of another.
-        local_attention=partial(local_attention.attend_by_head, hidden=-30.0),
+        local_attention=functools.partial(local_attention.attend_by_head, hidden=-30.0),
         repeats_edges=True,
     ),
     "GPU": Kernels(DEVICES["GPU"]),
@@ -64,7 +70,9 @@ KERNELS = {
             tpu_products.pooled_candidates,
             tpu_products.candidates,
         ),
-        attend=partial(attention.attend, fold_means=False),  # the compiler folds them
+        attend=functools.partial(
+            attention.attend, fold_means=False
+        ),  # the compiler folds them
         local_attention=joint_logits.attend,
         scale_channels=one_pass.scale_channels,
         normalize=one_pass.normalize,
@@ -75,3 +83,128 @@ KERNELS = {
 def kernels_for_device() -> Kernels:
     """Returns the kernels of this process's device."""
     return KERNELS[device.kind()]
+
+
+# Each name -> the forms to choose from for a term of these sizes.
+FORMS: dict[str, Callable[[Sizes], Sequence[Form]]] = {
+    "einsum": lambda sizes: [products.Product(query_first=False)],
+    "query_first": lambda sizes: [products.Product(query_first=True)],
+    "blocked": lambda sizes: [
+        products.Product(False, block) for block in products.blocks(sizes)
+    ],
+    "blocked_query_first": lambda sizes: [
+        products.Product(True, block) for block in products.blocks(sizes)
+    ],
+    "conv": lambda sizes: [convolution.Convolution()],
+    "depthwise_conv": lambda sizes: [convolution.Convolution(depthwise=True)],
+}
+IMPLEMENTATIONS = tuple(FORMS)
+
+
+def apply_position_lambdas(
+    queries: Tensor,
+    values: Tensor,
+    table: Tensor,
+    implementation: str = "auto",
+    strides: PerAxis = 1,
+    dilation: PerAxis = 1,
+    block: Sequence[int] | None = None,
+    pool_size: PerAxis = 1,
+    content: Tensor | None = None,
+    training: bool | None = None,
+) -> Tensor:
+    """Applies the position lambdas of every query position to its queries.
+
+    Args:
+      queries: [b, *query_size, h, k], with one to three spatial axes of any size, known or not. Query i
+        along an axis is at position `strides * i` of the context.
+      values: [b, *context_size, v], or [b, *context_size, v, u].
+      table: relative embeddings [r, ..., k], or [r, ..., k, u]: one axis of odd length r per spatial
+        axis, for the offsets -(r // 2) ... r // 2 from query to context, in steps of `dilation`.
+      implementation: one of `IMPLEMENTATIONS`, which is then the form on every device, or "auto" for the
+        one that is fastest on this process's device (see `lambdanet.ops.kernels`).
+      strides: the distance between queries, a number or one per axis.
+      dilation: the distance between offsets, a number or one per axis.
+      block: for the blocked forms, the queries per block along each axis; default: by cost.
+      pool_size: the side of the windows over which outputs are averaged, `strides` apart, with "same"
+        padding, a number or one per axis. Along an axis with more than 1, there must be a query for every
+        position of the context.
+      content: a content lambda, [b, k, v], to add to all position lambdas.
+      training: False if no gradient is needed, to choose by the time of the forward pass alone.
+
+    Returns:
+      [b, *query_size, h, v]; with a pool, one position per window.
+
+    Raises:
+      InputError: for an unknown implementation, or a depthwise convolution over three axes.
+    """
+    check_known("implementation", implementation, ("auto", *IMPLEMENTATIONS))
+    if len(values.shape) == len(queries.shape) - 1:  # u = 1 without an axis
+        values = values[..., K.newaxis]
+        table = table[..., K.newaxis]
+    geometry = Geometry(strides, dilation, pool_size)
+    term = PositionTerm(
+        queries, values, table, geometry, content, training is not False
+    )
+    return apply_term(term, implementation, block)
+
+
+def apply_term(
+    term: PositionTerm,
+    implementation: str = "auto",
+    block: Sequence[int] | None = None,
+) -> Tensor:
+    """Applies position lambdas by the fastest of the forms that `implementation` names.
+
+    Args:
+      term: the tensors, and how they are aligned.
+      implementation: as in `apply_position_lambdas`, but not checked.
+      block: as in `apply_position_lambdas`.
+
+    Returns:
+      [b, *output_size, h, v], one position per query or, with a pool, per window.
+    """
+    kernel = kernels_for_device()
+    form = choose_form(term.sizes, implementation, kernel, K.is_compiled_by_xla())
+    if (
+        block is not None
+        and isinstance(form, products.Product)
+        and form.block is not None
+    ):
+        form = dataclasses.replace(form, block=tuple(block))
+    return form.apply(term, kernel.device)
+
+
+@functools.lru_cache(maxsize=4096)
+def choose_form(
+    sizes: Sizes, implementation: str, kernel: Kernels, by_xla: bool
+) -> Form:
+    """Returns one of the forms that `implementation` names, by its estimated time and memory.
+
+    Of those whose time is within the slack of the device, it is the one with the least memory.
+    """
+    speed = kernel.device.speed(sizes.needs_gradient, by_xla)
+    candidates = (
+        [FORMS[implementation]] if implementation in FORMS else kernel.position_lambdas
+    )
+    forms = itertools.chain.from_iterable(
+        applicable(sizes) for applicable in candidates
+    )
+    form = choose_fastest(list(forms), sizes, speed, kernel.device)
+    if form.has_fast_gradient or implementation in FORMS:
+        return form
+    # A gradient may be taken all the same, as by fine-tuning with `training=False`.
+    sizes = dataclasses.replace(sizes, needs_gradient=True)
+    return TwoForms(form, choose_form(sizes, implementation, kernel, by_xla))
+
+
+def choose_fastest(
+    forms: Sequence[Form], sizes: Sizes, speed: Speed, device: Device
+) -> Form:
+    """Returns the form with the least memory of those whose time is within the slack of the device."""
+    seconds = {form: form.seconds(sizes, speed) for form in forms}
+    shortest = min(seconds.values())
+    if device.slack == 1.0:
+        return next(form for form in forms if seconds[form] == shortest)
+    fast = [form for form in forms if seconds[form] <= device.slack * shortest]
+    return min(fast, key=lambda form: (form.memory(sizes, device), seconds[form]))

@@ -10,7 +10,7 @@ from helpers import with_gradients
 
 from lambdanet.backend import device
 from lambdanet.errors import InputError
-from lambdanet.ops import position_lambdas
+from lambdanet.ops import kernels
 from lambdanet.ops.kernels import KERNELS
 from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes, TwoForms
 from lambdanet.ops.products import Product, in_chunks
@@ -42,7 +42,7 @@ def choose(sizes, kind="CPU", forms=None):
     """The form that "auto" chooses, of those in the row of `KERNELS` or those given."""
     row = KERNELS[kind]
     row = row if forms is None else dataclasses.replace(row, position_lambdas=forms)
-    return position_lambdas.choose_form(sizes, "auto", row, by_xla=False)
+    return kernels.choose_form(sizes, "auto", row, by_xla=False)
 
 
 # Milliseconds of both passes, lambda first and query first: the best blocks measured on two cores
@@ -161,10 +161,7 @@ def test_memory_decides_between_forms_of_nearly_equal_time():
     small, fast, slow = Fixed(1.04, 1), Fixed(1.0, 3), Fixed(1.2, 0)
     for slack, best in ((1.0, fast), (1.05, small), (1.3, slow)):
         here = dataclasses.replace(CPU, slack=slack)
-        assert (
-            position_lambdas.choose_fastest([fast, small, slow], None, None, here)
-            is best
-        )
+        assert kernels.choose_fastest([fast, small, slow], None, None, here) is best
 
 
 def test_rates_of_the_environment(monkeypatch):
@@ -225,7 +222,7 @@ def test_assume_sets_the_kind_of_device():
 def test_auto_convolves_on_a_cpu(training, jit_compile, convolves):
     """In the forward pass alone, and not under XLA; on a TPU see position_lambdas_test."""
     traced = tf.function(
-        lambda *x: position_lambdas.apply_position_lambdas(*x, training=training),
+        lambda *x: kernels.apply_position_lambdas(*x, training=training),
         jit_compile=jit_compile,
     )
     for side in (7, 28):
@@ -250,9 +247,7 @@ def test_auto_convolves_on_a_cpu(training, jit_compile, convolves):
 def test_convolution_of_a_forward_pass(sizes, product, convolution):
     inference = problem(*sizes, needs_gradient=False)
     assert isinstance(choose(inference), TwoForms) == (convolution < product)
-    with_xla = position_lambdas.choose_form(
-        inference, "auto", KERNELS["CPU"], by_xla=True
-    )
+    with_xla = kernels.choose_form(inference, "auto", KERNELS["CPU"], by_xla=True)
     assert with_xla == choose(problem(*sizes)) and isinstance(with_xla, Product)
     assert isinstance(choose(inference, "TPU"), Form) and not isinstance(
         choose(inference, "TPU"), TwoForms
@@ -271,7 +266,7 @@ def test_gradient_of_a_form_for_the_forward_pass(traced):
             term = PositionTerm(
                 *inputs[:3], content=inputs[3], needs_gradient=needs_gradient
             )
-            return position_lambdas.apply_term(term)
+            return kernels.apply_term(term)
 
         return tf.function(apply) if traced else apply
 
@@ -294,7 +289,7 @@ def test_tape_around_a_forward_pass_avoids_the_convolution():
     def step(*inputs):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            outputs = position_lambdas.apply_position_lambdas(*inputs, training=False)
+            outputs = kernels.apply_position_lambdas(*inputs, training=False)
         return tape.gradient(outputs, inputs)
 
     specs = [2, 56, 56, 4, 16], [2, 56, 56, 16], [23, 23, 16]

@@ -15,7 +15,6 @@ from lambdanet.backend import device
 from lambdanet.ops import (
     content_lambdas,
     kernels,
-    position_lambdas,
     products,
     relative_positions,
 )
@@ -45,13 +44,11 @@ def test_pool_equals_average_pool(case, pool, pools_first, monkeypatch):
     options = {"dilation": arguments.pop("dilation", 1), "content": content}
 
     def pooled_last(*inputs):
-        outputs = position_lambdas.apply_position_lambdas(
-            *inputs, "query_first", **options
-        )
+        outputs = kernels.apply_position_lambdas(*inputs, "query_first", **options)
         return average_pool(outputs, [pool] * len(arguments["spatial"]))
 
     function = partial(
-        position_lambdas.apply_position_lambdas,
+        kernels.apply_position_lambdas,
         strides=strides,
         pool_size=pool_size,
         **options,
@@ -60,7 +57,7 @@ def test_pool_equals_average_pool(case, pool, pools_first, monkeypatch):
     assert_equal_with_gradients(function, pooled_last, inputs, 1e-10)
 
 
-@pytest.mark.parametrize("implementation", position_lambdas.IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", kernels.IMPLEMENTATIONS)
 def test_a_named_form_is_the_same_on_every_device(implementation):
     specs = [
         tf.TensorSpec(shape)
@@ -69,9 +66,7 @@ def test_a_named_form_is_the_same_on_every_device(implementation):
     operations = []
     for kind in ("CPU", "TPU"):
         traced = tf.function(
-            lambda *x: position_lambdas.apply_position_lambdas(
-                *x, implementation, block=[7, 7]
-            ),
+            lambda *x: kernels.apply_position_lambdas(*x, implementation, block=[7, 7]),
             autograph=False,
         )
         with device.assume(kind):
@@ -86,7 +81,7 @@ def test_auto_convolves_rows_on_a_tpu():
         tf.TensorSpec(shape)
         for shape in ([32, 56, 56, 4, 16], [32, 56, 56, 32], [23, 23, 16])
     ]
-    traced = tf.function(position_lambdas.apply_position_lambdas, autograph=False)
+    traced = tf.function(kernels.apply_position_lambdas, autograph=False)
     for implementation in ("auto", "blocked", "einsum"):
         with device.assume("TPU"):
             graph = traced.get_concrete_function(*specs, implementation).graph
@@ -95,13 +90,11 @@ def test_auto_convolves_rows_on_a_tpu():
         )
 
 
-@pytest.mark.parametrize("implementation", position_lambdas.IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", kernels.IMPLEMENTATIONS)
 def test_unknown_batch_height_and_width(implementation):
     """One traced function serves every size, also maps smaller than the scope."""
     traced = tf.function(
-        lambda q, v, t: position_lambdas.apply_position_lambdas(
-            q, v, t, implementation
-        ),
+        lambda q, v, t: kernels.apply_position_lambdas(q, v, t, implementation),
         input_signature=[
             tf.TensorSpec([None, None, None, 2, 3]),
             tf.TensorSpec([None, None, None, 4]),
@@ -111,7 +104,7 @@ def test_unknown_batch_height_and_width(implementation):
     )
     for spatial in ([2, 2], [3, 7], [8, 4]):
         inputs = [tf.constant(x, tf.float32) for x in random_case(3, spatial, [5, 5])]
-        expected = position_lambdas.apply_position_lambdas(*inputs, implementation)
+        expected = kernels.apply_position_lambdas(*inputs, implementation)
         np.testing.assert_allclose(traced(*inputs), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -125,7 +118,7 @@ def test_unknown_batch_height_and_width(implementation):
 def test_forms_that_do_not_exist(implementation, message):
     inputs = map(tf.constant, random_case(5, [2, 2, 2], [3, 3, 3]))
     with refused(message):
-        position_lambdas.apply_position_lambdas(*inputs, implementation)
+        kernels.apply_position_lambdas(*inputs, implementation)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -149,15 +142,13 @@ def test_chunks_compile_with_an_unknown_batch(jit_compile):
     assert Product(True, (16, 16)).chunk(sizes, device.DEVICES["CPU"])
     options = {"implementation": "blocked_query_first", "block": [16, 16]}
     traced = tf.function(
-        lambda *x: position_lambdas.apply_position_lambdas(*x, **options),
+        lambda *x: kernels.apply_position_lambdas(*x, **options),
         input_signature=[tf.TensorSpec([None, *shape[1:]]) for shape in shapes[:2]]
         + [tf.TensorSpec([9, 9, 2])],
         jit_compile=jit_compile,
         autograph=False,
     )
-    assert_equal_with_gradients(
-        traced, position_lambdas.apply_position_lambdas, inputs, 1e-4
-    )
+    assert_equal_with_gradients(traced, kernels.apply_position_lambdas, inputs, 1e-4)
 
 
 @pytest.mark.parametrize("implementation", ["einsum", "query_first", "blocked"])
@@ -170,9 +161,7 @@ def test_half_precision_sums_in_float32(dtype, implementation):
     ones = [
         tf.ones(shape, dtype) for shape in ([1, 4096, 1, 1], [1, 4096, 1], [8191, 1])
     ]
-    outputs = position_lambdas.apply_position_lambdas(
-        *ones, implementation, block=[1024]
-    )
+    outputs = kernels.apply_position_lambdas(*ones, implementation, block=[1024])
     np.testing.assert_array_equal(
         tf.cast(outputs, tf.float32), tf.fill([1, 4096, 1, 1], 4096.0)
     )

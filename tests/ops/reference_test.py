@@ -16,7 +16,7 @@ from lambdanet.ops import (
     causal_content,
     reference,
 )
-from lambdanet.ops.position_lambdas import IMPLEMENTATIONS
+from lambdanet.ops.kernels import IMPLEMENTATIONS
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.tpu.products import TpuProduct
 

@@ -15,7 +15,7 @@ from helpers import (
 from position_cases import average_pool, with_content
 
 from lambdanet.backend import device
-from lambdanet.ops import kernels, position_lambdas
+from lambdanet.ops import kernels
 from lambdanet.ops.position_term import Geometry, PositionTerm
 from lambdanet.ops.products import Product
 from lambdanet.ops.tpu import block_diagonal, row_convolution
@@ -27,9 +27,7 @@ TPU = device.DEVICES["TPU"]
 
 
 def chosen(term):
-    return position_lambdas.choose_form(
-        term.sizes, "auto", kernels.KERNELS["TPU"], by_xla=True
-    )
+    return kernels.choose_form(term.sizes, "auto", kernels.KERNELS["TPU"], by_xla=True)
 
 
 # The form; the sizes of queries, context and scope; u; the pool. Remainders are of groups and blocks.
@@ -51,9 +49,9 @@ def forms_of_any_size(monkeypatch):
     monkeypatch.setattr(block_diagonal, "POOLED_POSITIONS", range(100, 200))
     monkeypatch.setattr(row_convolution, "MIN_IMAGES", 1)
     monkeypatch.setattr(RowConvolution, "seconds", lambda *_: 0.0)
-    position_lambdas.choose_form.cache_clear()
+    kernels.choose_form.cache_clear()
     yield
-    position_lambdas.choose_form.cache_clear()
+    kernels.choose_form.cache_clear()
 
 
 def make_term(size, context_size, scope, u, pool_size, dtype="float64"):
