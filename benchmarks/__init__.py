@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lambdanet.command_line import Command
-from lambdanet.signatures import command
+from lambdanet.commands import command
 
 
 def program(

@@ -15,11 +15,11 @@ from lambdanet import command_line, text_table
 from lambdanet.cli.tpu_check import log
 from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
-from lambdanet.tpu import steps
-from lambdanet.tpu.check import DoesNotCompile, DoesNotFit, check_in_process
-from lambdanet.tpu.chips import GIB
-from lambdanet.tpu.compiler import Cache
-from lambdanet.tpu.report import CAVEAT, Report
+from lambdanet.tpu_estimates import steps
+from lambdanet.tpu_estimates.check import DoesNotCompile, DoesNotFit, check_in_process
+from lambdanet.tpu_estimates.chips import GIB
+from lambdanet.tpu_estimates.compiler import Cache
+from lambdanet.tpu_estimates.report import CAVEAT, Report
 
 TOPOLOGY = "v3:2x2"  # the 8 cores of the paper
 # Of the model families.

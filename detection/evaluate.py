@@ -4,7 +4,7 @@
 import sys
 
 from lambdanet import command_line
-from lambdanet.signatures import File, Folder, command
+from lambdanet.commands import File, Folder, command
 
 
 def evaluate_detector(

@@ -5,8 +5,8 @@ import sys
 from typing import Annotated
 
 from lambdanet import command_line
+from lambdanet.commands import File, Folder, Name, command
 from lambdanet.errors import invalid
-from lambdanet.signatures import File, Folder, Name, command
 
 
 def export_detector(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet import command_line
+from lambdanet.commands import Folder, command
 from lambdanet.errors import Unfinished
-from lambdanet.signatures import Folder, command
 
 
 def predict_objects(

@@ -4,7 +4,7 @@
 import sys
 
 from lambdanet import command_line
-from lambdanet.signatures import Folder, command
+from lambdanet.commands import Folder, command
 
 
 def write(out: Folder, train: int = 1500, val: int = 200, seed: int = 0) -> None:

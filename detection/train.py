@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet import command_line
+from lambdanet.commands import Folder, Name, Repeated, command
 from lambdanet.errors import check_known
-from lambdanet.signatures import Folder, Name, Repeated, command
 
 
 def train_detector(

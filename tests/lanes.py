@@ -23,7 +23,7 @@ FILES = {
     "tpu": ("the TPU compiler", ["libtpu"]),
     "training/data/fuzz_pictures_test.py": LONG,
     "training/data/picture_routes_test.py": ("Apache Beam", ["apache_beam"]),
-    "training/inference": ("Apache Beam", ["apache_beam"]),
+    "training/beam": ("Apache Beam", ["apache_beam"]),
     "training/own_model_test.py": LONG,
     "training/run/devices_test.py": LONG,
     "training/run/multi_worker_test.py": LONG,

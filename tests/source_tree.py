@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-# Floor -> the packages it may import. The order is from the bottom up, so nothing can import upwards.
+# Package -> the packages it may import. The order is from the bottom up, so nothing can import upwards.
 PACKAGES = {
     "core": (),
     "backend": ("core",),
@@ -15,7 +15,15 @@ PACKAGES = {
     "configs": ("core",),
     "models": ("core", "backend", "ops", "layers", "configs"),
     "training": ("core", "backend", "ops", "layers", "configs", "models"),
-    "tpu": ("core", "backend", "ops", "layers", "configs", "models", "training"),
+    "tpu_estimates": (
+        "core",
+        "backend",
+        "ops",
+        "layers",
+        "configs",
+        "models",
+        "training",
+    ),
     "detection": (
         "core",
         "backend",
@@ -24,7 +32,7 @@ PACKAGES = {
         "configs",
         "models",
         "training",
-        "tpu",
+        "tpu_estimates",
     ),
     "explain": ("core", "backend", "ops", "layers", "configs", "models", "training"),
 }

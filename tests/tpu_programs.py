@@ -21,7 +21,7 @@ import lambdanet
 from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
-from lambdanet.tpu import check, compiler, steps
+from lambdanet.tpu_estimates import check, compiler, steps
 from lambdanet.training.train import train
 
 N, TRIPS, INNER = 512, 7, 3

@@ -24,9 +24,9 @@ from benchmarks.turns.contender_process import ContenderFailed, ContenderProcess
 from benchmarks.turns.results import Measurement, num_cores
 from lambdanet import command_line, text_table
 from lambdanet.cli.environment import PACKAGES
+from lambdanet.commands import Choices, Folder
 from lambdanet.errors import Unfinished, check_known
 from lambdanet.files import writable_dir, write_output
-from lambdanet.signatures import Choices, Folder
 
 # The short parts first, since the time that they leave goes to the others.
 CHECKS = {

@@ -23,7 +23,7 @@ from lambdanet.detection.configs import resolve
 from lambdanet.detection.data.records import CORNERS
 from lambdanet.detection.model_garden import task_factory, train_utils
 from lambdanet.errors import check_counts, invalid
-from lambdanet.tpu.steps import TpuStep
+from lambdanet.tpu_estimates.steps import TpuStep
 
 IMAGE_SIDE = 256  # of the synthetic images; the input pipeline resizes them
 NUM_OBJECTS = 8  # per synthetic image

@@ -28,7 +28,7 @@ from lambdanet.errors import invalid
 from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.training.data.class_names import write_names
 from lambdanet.training.data.image_bytes import decode
-from lambdanet.training.serving.module import ServingModule
+from lambdanet.training.serving.saved_model import ServingModule
 
 OUTPUTS = (
     "detection_boxes",

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet.command_line import Command
+from lambdanet.commands import Choices, command
 from lambdanet.errors import check_known
-from lambdanet.signatures import Choices, command
 
 BASH = """\
 _lambdanet() {

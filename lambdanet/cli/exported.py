@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet.cli.training import BACKENDS, MaxBadRecords, ModelName
+from lambdanet.commands import Choices, Folder, Repeated, command
 from lambdanet.errors import InputError, Unfinished, invalid
-from lambdanet.signatures import Choices, Folder, Repeated, command
 from lambdanet.which_keras import use_backend
 
 Split = Annotated[str, "SPLIT", "split of TFRecords, a dataset or a table"]
@@ -85,11 +85,11 @@ def explain(
         check_model(model)
     use_backend("tensorflow", BACKENDS)
 
-    from lambdanet.explain import pictures, trained
+    from lambdanet.explain import exported_network, pictures
     from lambdanet.training.serving import trained_weights
 
     if saved_model:
-        classifier = trained.load_exported_network(saved_model)
+        classifier = exported_network.load_exported_network(saved_model)
     elif model_dir:
         classifier = trained_weights.load_run(model_dir)
     else:
@@ -123,7 +123,7 @@ def predict_many(
     if out.endswith((".csv", ".jsonl")):
         raise invalid("out", "a folder", out)
 
-    from lambdanet.training.inference import predict
+    from lambdanet.training.beam import predict
 
     predict.predict_files(
         saved_model,
@@ -168,7 +168,7 @@ def pseudo_label(
       label_mode: soft (the default: the probabilities of all classes) or hard.
       seed: random seed.
     """
-    from lambdanet.training.inference import pseudo_labels
+    from lambdanet.training.beam import pseudo_labels
 
     pseudo_labels.pseudo_label(
         saved_model,

@@ -3,8 +3,8 @@
 
 from typing import Annotated
 
+from lambdanet.commands import Choices, File, Folder, command
 from lambdanet.errors import InputError
-from lambdanet.signatures import Choices, File, Folder, command
 from lambdanet.text_table import FORMATS, align_columns
 
 

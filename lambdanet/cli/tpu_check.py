@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from lambdanet.cli.training import BACKENDS, ModelName, RecipeName, Settings
+from lambdanet.commands import Choices, Name, command
 from lambdanet.errors import InputError, check_count, check_known, invalid
-from lambdanet.signatures import Choices, Name, command
 
 
 def _topologies() -> Sequence[str]:
-    from lambdanet.tpu.chips import TOPOLOGIES
+    from lambdanet.tpu_estimates.chips import TOPOLOGIES
 
     return TOPOLOGIES
 
@@ -77,7 +77,7 @@ def tpu_check(
         accepted = "1, except with --model=module:function that returns a layout"
         raise invalid("--model_parallel", accepted, model_parallel)
 
-    from lambdanet.tpu import chips
+    from lambdanet.tpu_estimates import chips
 
     chips.chip_of(topology)
     if is_function:
@@ -87,8 +87,8 @@ def tpu_check(
             recipe or "", model or "", experiment or "", set, mode
         )
 
-    from lambdanet.tpu import check, largest_batch, report
-    from lambdanet.tpu.compiler import Cache
+    from lambdanet.tpu_estimates import check, largest_batch, report
+    from lambdanet.tpu_estimates.compiler import Cache
 
     opened = Cache.open_default() if cache else None
 
@@ -115,7 +115,7 @@ def tpu_check(
 def _known_topologies() -> str:
     """Returns a table of the topologies that the installed compiler knows."""
     from lambdanet import text_table
-    from lambdanet.tpu import chips, compiler
+    from lambdanet.tpu_estimates import chips, compiler
 
     rows = []
     for topology in chips.TOPOLOGIES:
@@ -133,7 +133,7 @@ def _known_topologies() -> str:
 
 def _function_builder(name: str, mode: str, model_parallel: int) -> Any:
     """Returns the function that builds the step of the user's model for a `batch_size`."""
-    from lambdanet.tpu import steps
+    from lambdanet.tpu_estimates import steps
 
     return functools.partial(
         steps.step_of_function, name, mode, model_parallel=model_parallel
@@ -163,7 +163,7 @@ def _step_builder(
     else:
         recipe = override(configs.get_recipe(recipe_name), changes)
 
-    from lambdanet.tpu import steps
+    from lambdanet.tpu_estimates import steps
 
     if model:
         recipe = override(steps.recipe_for(model), changes)

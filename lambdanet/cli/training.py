@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from lambdanet.cli.models import list_names
+from lambdanet.commands import Choices, File, Folder, Repeated, command
 from lambdanet.errors import InputError, check_known
-from lambdanet.signatures import Choices, File, Folder, Repeated, command
 from lambdanet.text_table import align_columns
 from lambdanet.which_keras import use_backend
 

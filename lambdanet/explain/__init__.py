@@ -4,7 +4,7 @@
 `lambdanet explain` draws them for pictures.
 """
 
-from lambdanet.explain.maps import (
+from lambdanet.explain.implied_attention import (
     ImpliedAttention,
     implied_attention,
     position_pictures,

@@ -18,7 +18,11 @@ from lambdanet.errors import (
     is_integer,
 )
 from lambdanet.explain.gradients import gradient
-from lambdanet.explain.maps import ImpliedAttention, has_map, implied_attention
+from lambdanet.explain.implied_attention import (
+    ImpliedAttention,
+    has_map,
+    implied_attention,
+)
 
 ARGUMENTS = ("inputs", "context", "mask", "padding_mask", "initial_state")
 

@@ -19,7 +19,11 @@ from lambdanet.explain.drawing import (
     draw_explanation,
     draw_page,
 )
-from lambdanet.explain.maps import has_map, implied_attention, position_pictures
+from lambdanet.explain.implied_attention import (
+    has_map,
+    implied_attention,
+    position_pictures,
+)
 from lambdanet.files import absolute, atomic_dir, check_output_dir, write_output
 from lambdanet.models.classifier import decode_predictions
 from lambdanet.training.data.image_files import expand_folders, read_image

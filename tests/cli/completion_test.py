@@ -15,7 +15,7 @@ from lambdanet import cli, configs
 from lambdanet.command_line import parse
 from lambdanet.models.names import list_models
 from lambdanet.text_table import FORMATS
-from lambdanet.tpu import steps
+from lambdanet.tpu_estimates import steps
 from lambdanet.training.run import devices
 
 # What zsh has only while it completes; `compadd` prints the words that match.

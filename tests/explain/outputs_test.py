@@ -7,7 +7,7 @@ from programs import run_on_engine
 
 from lambdanet import backend as K
 from lambdanet.explain import implied_attention
-from lambdanet.explain.maps import has_map
+from lambdanet.explain.implied_attention import has_map
 
 TOLERANCE = 1e-5
 CASES = [name for name, (make, *_) in run_on_engine.CASES.items() if has_map(make())]

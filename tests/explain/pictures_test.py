@@ -19,7 +19,7 @@ from tiny_weights import write_tiny_weights
 
 from lambdanet import cli, explain
 from lambdanet.errors import InputError
-from lambdanet.explain.trained import load_exported_network
+from lambdanet.explain.exported_network import load_exported_network
 from lambdanet.training.serving.export import export_saved_model, export_weights
 
 # Of values in 127 steps of a scale: half a step, and the difference of two computations in float32.

@@ -78,7 +78,7 @@ def main():
 
 def compile_for_cores(hlo):
     """Returns the program as it is given to the TPU compiler, and as it comes back."""
-    from lambdanet.tpu import compiler
+    from lambdanet.tpu_estimates import compiler
 
     with compiler._internals():
         from jax._src.interpreters import mlir

@@ -36,10 +36,12 @@ PROGRAMS = {
     ),
 }
 PROGRAMS = {f"lambdanet.training.{name}" for name in PROGRAMS}
-PROGRAMS |= {f"lambdanet.tpu.{name}" for name in ("check:tpu_check", "hlo:parse")}
 PROGRAMS |= {
-    "lambdanet.tpu.largest_batch:largest_batch",
-    "lambdanet.tpu.steps:recipe_step",
+    f"lambdanet.tpu_estimates.{name}" for name in ("check:tpu_check", "hlo:parse")
+}
+PROGRAMS |= {
+    "lambdanet.tpu_estimates.largest_batch:largest_batch",
+    "lambdanet.tpu_estimates.steps:recipe_step",
     "benchmarks.layers:benchmark_layers",
     "benchmarks.models:benchmark_models",
     "benchmarks.rates:measure_rates",

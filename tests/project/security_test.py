@@ -24,9 +24,11 @@ CONNECTS = {
 }
 CONNECTS |= {"urllib", "urllib3"}
 # Unpickles what the process that started it writes to its stdin, and no file.
-FROM_PARENT = "lambdanet/training/inference/attempt.py"
+FROM_PARENT = "lambdanet/training/beam/attempt.py"
 # Rebuilds a network from its configuration, in Keras's safe mode: a layer that holds code is refused.
-FROM_CONFIGURATION = {"lambdanet/explain/trained.py": "keras.models.model_from_json"}
+FROM_CONFIGURATION = {
+    "lambdanet/explain/exported_network.py": "keras.models.model_from_json"
+}
 
 
 def _calls(path):

@@ -10,7 +10,7 @@ from pages import PAGES
 
 from lambdanet import configs
 from lambdanet.errors import Preempted
-from lambdanet.tpu import steps
+from lambdanet.tpu_estimates import steps
 from lambdanet.training.data import bad_records
 from lambdanet.training.run.loop import TrainOptions
 

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from lambdanet.tpu import check
+from lambdanet.tpu_estimates import check
 
 ENVIRONMENT = {
     "KERAS_BACKEND": "jax",

@@ -11,7 +11,7 @@ from programs.own_models import BATCH, INPUTS, WIDTH
 from refused_commands import assert_refused
 
 from lambdanet import cli
-from lambdanet.tpu import check, chips, compiler
+from lambdanet.tpu_estimates import check, chips, compiler
 
 pytestmark = pytest.mark.tpu
 

@@ -24,8 +24,8 @@ from tpu_programs import INNER, TRIPS, N
 
 from lambdanet import cli, configs
 from lambdanet.models import zoo
-from lambdanet.tpu import check, compiler, steps
-from lambdanet.tpu.check import DoesNotCompile, DoesNotFit
+from lambdanet.tpu_estimates import check, compiler, steps
+from lambdanet.tpu_estimates.check import DoesNotCompile, DoesNotFit
 from lambdanet.training.run import build
 
 

@@ -13,11 +13,11 @@ from benchmarks import tpu_speeds
 from benchmarks.papers import speeds
 from lambdanet import command_line
 from lambdanet.models import zoo
-from lambdanet.tpu import chips, costs, hlo, largest_batch
-from lambdanet.tpu.check import DoesNotFit
-from lambdanet.tpu.compiler import Cache
-from lambdanet.tpu.costs import Cost
-from lambdanet.tpu.report import Report, layer_of, render_report
+from lambdanet.tpu_estimates import chips, costs, hlo, largest_batch
+from lambdanet.tpu_estimates.check import DoesNotFit
+from lambdanet.tpu_estimates.compiler import Cache
+from lambdanet.tpu_estimates.costs import Cost
+from lambdanet.tpu_estimates.report import Report, layer_of, render_report
 
 
 def _instruction(text):

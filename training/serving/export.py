@@ -22,7 +22,7 @@ from lambdanet.models.names import list_models
 from lambdanet.models.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.serving import trained_weights
-from lambdanet.training.serving.module import (
+from lambdanet.training.serving.saved_model import (
     CLASS_NAMES,
     NETWORK,
     ClassifierModule,

@@ -10,12 +10,12 @@ import tensorflow as tf
 from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, pixels_of
 from refusals import refused
 
+from lambdanet.training.beam.pseudo_labels import pseudo_label
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.image_bytes import Decoded, Encoded, decode
 from lambdanet.training.data.image_files import as_decodable, read_image
-from lambdanet.training.inference.pseudo_labels import pseudo_label
 from lambdanet.training.serving.exported_model import load_classifier
 
 NAMES = list(PICTURES)

@@ -17,9 +17,9 @@ from refusals import refused
 
 from lambdanet import cli
 from lambdanet.files import locked
+from lambdanet.training.beam import predict
+from lambdanet.training.beam.predict import Classifier, predict_files
 from lambdanet.training.data import records
-from lambdanet.training.inference import predict
-from lambdanet.training.inference.predict import Classifier, predict_files
 from lambdanet.training.serving.predict import predict as predict_single
 
 COLORS = {"a/1.png": (255, 0, 0), "a/2.bmp": (0, 200, 0), "b/3.png": (0, 0, 150)}

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lambdanet.tpu.hlo import Computation, Instruction, Module
+from lambdanet.tpu_estimates.hlo import Computation, Instruction, Module
 
 MAX_TRIPS = 20_000  # the trip counts of longer loops are unknown
 

@@ -19,10 +19,10 @@ from apache_beam.utils.shared import Shared
 
 from lambdanet.errors import InputError, check_counts, check_known, invalid
 from lambdanet.files import absolute, locked, read_remote, write_output
+from lambdanet.training.beam import pipeline
+from lambdanet.training.beam.inputs import Part, Pictures, open_inputs
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords, check_number
-from lambdanet.training.inference import pipeline
-from lambdanet.training.inference.inputs import Part, Pictures, open_inputs
 from lambdanet.training.serving.exported_model import load_classifier
 from lambdanet.training.serving.predict import TABLES, top_classes
 

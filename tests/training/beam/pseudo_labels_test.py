@@ -13,11 +13,11 @@ from refusals import refused
 
 from lambdanet import cli, configs
 from lambdanet.errors import InputError
+from lambdanet.training.beam.predict import Classifier
+from lambdanet.training.beam.pseudo_labels import pseudo_label, select
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.inference.predict import Classifier
-from lambdanet.training.inference.pseudo_labels import pseudo_label, select
 
 NAMES = ("red", "green", "blue")
 # Pictures per color with confident predictions, and gray ones without.

@@ -4,8 +4,8 @@
 from collections.abc import Callable
 
 from lambdanet.errors import check_counts
-from lambdanet.tpu.check import DoesNotFit
-from lambdanet.tpu.report import Report
+from lambdanet.tpu_estimates.check import DoesNotFit
+from lambdanet.tpu_estimates.report import Report
 
 MAX_BATCH = 2**14
 # A batch expected to need more than this times the memory is not tried.

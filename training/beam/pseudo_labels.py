@@ -20,9 +20,9 @@ from lambdanet.errors import (
     invalid,
 )
 from lambdanet.files import absolute, write_output
+from lambdanet.training.beam import pipeline, predict
+from lambdanet.training.beam.inputs import Part
 from lambdanet.training.data import records
-from lambdanet.training.inference import pipeline, predict
-from lambdanet.training.inference.inputs import Part
 
 LABEL_MODES = ("hard", "soft")
 BATCH = 1024  # predictions to read at once

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import Any
 
 from lambdanet import text_table
-from lambdanet.tpu import chips
-from lambdanet.tpu.costs import Cost
+from lambdanet.tpu_estimates import chips
+from lambdanet.tpu_estimates.costs import Cost
 
 CAVEAT = (
     "an estimate by the TPU compiler for one core: no input pipeline, the time of collectives between cores "

@@ -17,10 +17,10 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import device
 from lambdanet.errors import InputError, one_line
-from lambdanet.tpu import chips, compiler, costs, hlo, steps
-from lambdanet.tpu.compiler import Cache
-from lambdanet.tpu.report import UNNAMED, Report, layer_of
-from lambdanet.tpu.steps import TpuStep
+from lambdanet.tpu_estimates import chips, compiler, costs, hlo, steps
+from lambdanet.tpu_estimates.compiler import Cache
+from lambdanet.tpu_estimates.report import UNNAMED, Report, layer_of
+from lambdanet.tpu_estimates.steps import TpuStep
 
 BACKENDS = ("jax", "tensorflow")
 

@@ -19,9 +19,9 @@ import math
 import re
 from collections.abc import Callable
 
-from lambdanet.tpu import hlo
-from lambdanet.tpu.hlo import Computation, Instruction, Module
-from lambdanet.tpu.trip_counts import Scope, count_trips
+from lambdanet.tpu_estimates import hlo
+from lambdanet.tpu_estimates.hlo import Computation, Instruction, Module
+from lambdanet.tpu_estimates.trip_counts import Scope, count_trips
 
 _NO_WORK = (
     "bitcast",
