@@ -28,11 +28,11 @@ PROGRAMS = {
     *(f"serving.export_runtimes:{name}" for name in ("export", "export_weights")),
     "serving.predict:predict",
     *(
-        "train:train",
+        "run.loop:train",
         "evaluate:evaluate",
         "convert:convert",
-        "inference.pseudo_labels:pseudo_label",
-        "inference.predict:predict_files",
+        "beam.pseudo_labels:pseudo_label",
+        "beam.predict:predict_files",
     ),
 }
 PROGRAMS = {f"lambdanet.training.{name}" for name in PROGRAMS}

@@ -186,7 +186,7 @@ def test_what_a_package_imports_is_required(built, package):
         "models": ("tensorflow", "keras-hub", "detection"),
         "training": ("tensorflow", "jax", "demo", "train", "onnx", "detection", "beam"),
         "explain": ("tensorflow", "jax", "torch", "train"),
-        "tpu": ("tpu-check-tensorflow", "tpu-check", "tensorflow", "demo"),
+        "tpu_estimates": ("tpu-check-tensorflow", "tpu-check", "tensorflow", "demo"),
         "detection": ("detection",),
         "cli": ("demo",),
     }.get(package, ())
