@@ -3,6 +3,8 @@
 
 import difflib
 import numbers
+import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -124,6 +126,27 @@ def check_known(kind: str, name: Any, accepted: Collection[str], see: str = "") 
     """
     if not isinstance(name, str) or name not in accepted:
         raise unknown(kind, name, accepted, see)
+
+
+def normalized(names: Iterable[str]) -> list[str]:
+    """Returns names in one Unicode form, as a Mac writes other bytes for the same letters."""
+    return [unicodedata.normalize("NFC", name) for name in names]
+
+
+def check_different(names: Iterable[str], owner: str) -> None:
+    """Checks that no name is repeated, in any Unicode form.
+
+    Args:
+      names: the names of classes.
+      owner: what has them, for the message, such as "dataset digits".
+
+    Raises:
+      InputError: names are repeated.
+    """
+    counts = Counter(normalized(names))
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
+        raise invalid(f"names of {owner}", "different names", repeated, "rename these")
 
 
 def short(value: object) -> str:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from PIL import Image
 
 from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.files import read_remote
 from lambdanet.training.data.class_names import check_names
 from lambdanet.training.data.image_bytes import ORIENTATION
 
@@ -40,8 +41,7 @@ def read_annotations(annotation_file: str | Path) -> dict[str, Any]:
         )
 
     try:
-        with tf.io.gfile.GFile(path, "r") as file:
-            content = json.load(file)
+        content = json.loads(read_remote(path))
     except tf.errors.NotFoundError:
         raise invalid_file("it does not exist") from None
     except (OSError, tf.errors.OpError, ValueError) as error:

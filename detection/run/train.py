@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains and evaluates the detector of an experiment."""
 
+import json
 from typing import Any
 
 import tensorflow as tf
@@ -82,6 +83,10 @@ def run_experiment(
         )
     except tf.errors.OpError as error:
         raise records.as_input_error(error) or error from None
+    except json.JSONDecodeError as error:  # pycocotools reads no byte order mark
+        accepted = "JSON in UTF-8 without a byte order mark"
+        file = params.task.annotation_file
+        raise invalid("task.annotation_file", accepted, file, str(error)) from None
     except ValueError as error:
         if isinstance(error, InputError) or "incompatible tensor" not in str(error):
             raise

@@ -104,7 +104,7 @@ def _preprocessing(model_name: str, config: Path) -> dict[str, str]:
       InputError: the configuration cannot be read, or is of another network.
     """
     try:
-        content: Mapping[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+        content: Mapping[str, Any] = json.loads(config.read_bytes())
         architecture = content.get("architecture", model_name)
         given = content.get("pretrained_cfg", {})
         if architecture != model_name:

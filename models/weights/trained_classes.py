@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, invalid
+from lambdanet.errors import InputError, check_different, invalid
 from lambdanet.models.weights.weight_files import is_published
 
 KEY = "classes"  # of the metadata: a list in JSON, in the order of the logits
@@ -16,7 +16,8 @@ TIMM_CONFIG = "config.json"  # beside a checkpoint that timm pushed to a hub
 def names_of(metadata: Mapping[str, str]) -> list[str]:
     """Returns the names of the classes of weights, in the order of the logits; none where they are not known.
 
-    Published weights for 1,000 classes have ImageNet's. `InputError` for metadata that are no list.
+    Published weights for 1,000 classes have ImageNet's. `InputError` for metadata that are no list, or repeat
+    a name.
     """
     if KEY in metadata:
         return _checked(metadata[KEY], "the weights")
@@ -33,7 +34,7 @@ def as_metadata(names: Sequence[str]) -> dict[str, str]:
 def names_in_config(config: Path) -> list[str]:
     """Returns the names in the `label_names` of a configuration of timm; none where it has none."""
     try:
-        content = json.loads(config.read_text(encoding="utf-8"))
+        content = json.loads(config.read_bytes())
         names = content.get("label_names") or []
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(
@@ -49,4 +50,5 @@ def _checked(text: str, owner: str) -> list[str]:
         names = text
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise invalid(f"classes of {owner}", "a list of names in JSON", text)
+    check_different(names, owner)
     return names

@@ -42,7 +42,7 @@ GOOD = {
 
 def _write(tmp_path, content):
     path = tmp_path / "instances.json"
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding="utf-8-sig")
     return path
 
 
@@ -119,6 +119,10 @@ def test_check_counts_boxes_that_the_converter_drops(box, tmp_path):
             r"annotation 41: category_id must be one of \[1, 3\], got 2",
         ),
         (_object(1, id=40), r"annotation 40: id must be unique, got 40"),
+        (
+            _changed("categories", 0, name="dog"),
+            r"names of the categories of .* must be different names, got \['dog'\]",
+        ),
         (
             _changed("categories", 0, id=0),
             r"id of category 'cat' must be a positive integer .* got 0; .* add 1 to each",

@@ -329,7 +329,8 @@ def test_names_of_classes_are_kept_with_the_weights(
         words = with_map
     else:
         config = {"architecture": NAME, "label_names": names}
-        (tmp_path / "config.json").write_text(json.dumps(config))
+        file = tmp_path / "config.json"
+        file.write_text(json.dumps(config), encoding="utf-8-sig")
     assert cli.main(words) == 0
     metadata = tensor_files.metadata_of(tmp_path / "out" / weight_files.FOLDER_FILE)
     assert trained_classes.names_of(metadata) == names

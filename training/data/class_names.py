@@ -3,11 +3,11 @@
 
 import dataclasses
 import itertools
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from lambdanet.errors import invalid, unreadable
+from lambdanet.errors import check_different, invalid, unreadable
+from lambdanet.errors import normalized as normalized
 
 MAX_LISTED = 5  # names in a line
 
@@ -33,8 +33,8 @@ class Classes:
     def columns_in(self, trained: "Classes") -> tuple[list[int | None], str]:
         """Finds these classes among those of a trained classifier.
 
-        Names are equal in any Unicode form. Where one side has only numbers, equal numbers of classes are
-        taken for the same classes.
+        Names are equal in any Unicode form. Where only one side has numbers for names, from 0, or no names,
+        equal numbers of classes are taken for the same classes.
 
         Args:
           trained: the classes of the classifier.
@@ -48,7 +48,10 @@ class Classes:
         if own_forms == trained_forms and self.names:
             return list(range(self.count)), ""
         same = set(own_forms) == set(trained_forms)
-        if (self.are_numbers() or trained.are_numbers()) and not (same and self.names):
+        numbered = all(name.isdecimal() for name in own_forms + trained_forms)
+        if (self.are_numbers() or trained.are_numbers()) and not (
+            numbered and self.names and trained.names
+        ):
             if self.count == trained.count:
                 line = f"{trained.owner}: its {trained.count} classes are taken as they are, without names"
                 return list(range(self.count)), line
@@ -79,17 +82,19 @@ def find_columns(names: Sequence[str], trained: Sequence[str]) -> list[int | Non
     return [places.get(form) for form in normalized(names)]
 
 
-def normalized(names: Sequence[str]) -> list[str]:
-    """Returns names in one Unicode form, as a Mac writes other bytes for the same letters."""
-    return [unicodedata.normalize("NFC", name) for name in names]
-
-
 def read_names(path: str | Path) -> list[str]:
-    """Returns the lines of a file in UTF-8, ended by newlines alone; `InputError` where it cannot be read."""
+    """Returns the lines of a file in UTF-8, with or without a byte order mark, ended by newlines alone.
+
+    Raises:
+      InputError: the file cannot be read, or names are repeated.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
+    names = text.removesuffix("\n").split("\n")
+    check_different(names, repr(str(path)))
+    return names
 
 
 def write_names(path: str | Path, names: Sequence[str]) -> None:
@@ -106,28 +111,18 @@ def read_class_map(path: str | Path) -> list[str]:
     """
     names = [name.strip() for name in read_names(Path(path).expanduser())]
     check_names(names, f"class_map {str(path)!r}")
-    forms = normalized(names)
-    repeated = [
-        name for name, form in zip(names, forms, strict=True) if forms.count(form) > 1
-    ]
-    if repeated:
-        raise invalid(
-            f"names in class_map {str(path)!r}",
-            "different names",
-            repeated[:MAX_LISTED],
-        )
     return names
 
 
 def check_names(names: Sequence[str], owner: str) -> None:
-    """Rejects names that cannot be lines of a file.
+    """Rejects names that cannot be lines of a file, or are repeated.
 
     Args:
       names: the names of classes.
       owner: what has them, for the message, such as "dataset digits".
 
     Raises:
-      InputError: a name is blank, has line breaks, or is not UTF-8.
+      InputError: a name is blank, has line breaks, is not UTF-8, or is repeated.
     """
     for index, name in enumerate(names):
         if (
@@ -139,6 +134,7 @@ def check_names(names: Sequence[str], owner: str) -> None:
             raise invalid(
                 f"class {index} of {owner}", "a name of one line in UTF-8", name
             )
+    check_different(names, owner)
 
 
 def check_equal(

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -150,8 +149,6 @@ def check_classifier(model: keras.Model, class_names: Sequence[str]) -> None:
             f"the model must have a classifier, got {model.name!r} with num_classes=0"
         )
     classes.check_names(class_names, "the model")
-    if repeated := [name for name, count in Counter(class_names).items() if count > 1]:
-        raise invalid("class_names", "different names", repeated, "these are repeated")
 
 
 def _save(trained: TrainedModel, out: str | Path) -> str:

@@ -71,7 +71,7 @@ def timm_files(model, tmp_path):
     )
     return {
         "me/pets/model.safetensors": (tmp_path / "timm.safetensors").read_bytes(),
-        "me/pets/config.json": json.dumps(CONFIG).encode(),
+        "me/pets/config.json": json.dumps(CONFIG).encode("utf-8-sig"),
     }
 
 

@@ -49,7 +49,18 @@ def test_folder_with_invalid_class_name_is_rejected(tmp_path, capsys, name):
         ),
         ("classes.txt", b"cat\n\ndog\n", "class 1 of .* got ''"),
         ("classes.txt", b"cat\n\xff\n", "classes.txt' cannot be read: .*utf-8"),
+        ("classes.txt", b"cat\ndog\ncat\n", r"different names, got \['cat'\]"),
+        (
+            "classes.txt",
+            "Zo\u00eb\nZoe\u0308\n".encode(),
+            r"classes.txt' must be different names, got \['Zo\u00eb'\]",
+        ),
         ("manifest.json", b'{"classes": ["cat", 7]}', "class 1 of .* got 7"),
+        (
+            "manifest.json",
+            b'{"classes": ["cat", "dog", "cat"]}',
+            r"manifest.json' must be different names, got \['cat'\]",
+        ),
     ],
 )
 def test_records_with_invalid_class_names_are_rejected(
@@ -57,8 +68,10 @@ def test_records_with_invalid_class_names_are_rejected(
 ):
     (tmp_path / records.shard_name("train", 0, 1)).touch()
     (tmp_path / file).write_bytes(content)
-    with refused(message):
-        Dataset.open(dataclasses.replace(RECIPE, dataset="tfrecord"), str(tmp_path))
+    recipe = dataclasses.replace(RECIPE, dataset="tfrecord")
+    for classes in (None, class_names.Classes("a run", 2, ["cat", "dog"])):
+        with refused(message):
+            Dataset.open(recipe, str(tmp_path), classes=classes)
 
 
 @pytest.mark.parametrize("dataset", ["folder", "tfrecord", "digits"])
@@ -85,6 +98,7 @@ def test_read_names_one_per_line(tmp_path):
         ("a\r\nb\r\n", ["a", "b"]),
         ("a\u2028b\x0b\n c\n", ["a\u2028b\x0b", " c"]),
         ("a\n\n", ["a", ""]),
+        ("\ufeffa\nb\n", ["a", "b"]),
     ]:
         file.write_bytes(content.encode())
         assert class_names.read_names(file) == names
@@ -140,6 +154,13 @@ def test_classes_other_than_in_model_dir_are_rejected(tmp_path, kept, message):
             "in another order",
         ),
         (
+            ["1", "2", "3"],
+            ["0", "1", "2"],
+            [1, 2, None],
+            "2 of 3 classes of data are in run (1, 2): the",
+        ),
+        (["0", "1", "2"], ["0", "1"], [0, 1, None], "2 of 3 classes of data are"),
+        (
             ["0", "1"],
             ["cat", "dog"],
             [0, 1],
@@ -176,6 +197,8 @@ def test_names_in_metadata_that_are_no_list_are_rejected():
     for text in ("cat, dog", '{"0": "cat"}', "[1, 2]"):
         with refused("classes of the weights must be a list of names in JSON, got"):
             trained_classes.names_of({"classes": text})
+    with refused(r"names of the weights must be different names, got \['cat'\]"):
+        trained_classes.names_of({"classes": '["cat", "cat"]'})
     published = {"as_published": "yes", "num_classes": "1000"}
     names = pretrained_weights.imagenet_class_names()
     assert trained_classes.names_of(published) == names
@@ -187,6 +210,7 @@ def test_names_in_metadata_that_are_no_list_are_rejected():
     [
         (b"cat\n\xff\n", "classes.txt' cannot be read: 'utf-8' codec"),
         (b"cat\ndog\n", "classes.txt' must be 10, one per class, got 2"),
+        (b"cat\n" * 10, "classes.txt' must be different names, got ['cat']"),
     ],
 )
 def test_damaged_classes_end_command_in_one_line(tmp_path, capsys, content, message):

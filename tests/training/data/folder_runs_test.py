@@ -245,7 +245,8 @@ def test_export_matches_the_names_of_the_weights(trained, tmp_path, capsys):
         file = None
         if names:
             file = tmp_path / "names.txt"
-            file.write_text("\n".join(names))
+            # With a byte order mark, as Notepad writes it.
+            file.write_text("\n".join(names), encoding="utf-8-sig")
         built = trained_weights.build_classifier("lambda_resnet_tiny", path, file)
         assert built.class_names == (names or list(COLORS))
         bias = _head(built.model)["logits/bias"]
