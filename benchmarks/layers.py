@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from benchmarks import program
 from benchmarks.turns import report, results
@@ -22,6 +22,7 @@ from benchmarks.turns.cases import (
 from benchmarks.turns.comparison import Budget, Comparison
 from benchmarks.turns.results import Measurement
 from lambdanet import command_line, text_table
+from lambdanet.commands import Needs
 from lambdanet.errors import InputError, invalid, unknown
 from lambdanet.files import writable_dir, write_output
 
@@ -42,7 +43,7 @@ def benchmark_layers(
     dtype: str = "float32",
     threads: int | None = None,
     peers: bool = False,
-    peers_python: str | None = None,
+    peers_python: Annotated[str | None, Needs("--peers")] = None,
     out: str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """Measures implementations of the position lambda, lambda layers and attention layers.

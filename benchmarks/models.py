@@ -4,7 +4,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from benchmarks import program
 from benchmarks.layers import interpreter
@@ -20,6 +20,7 @@ from benchmarks.turns.model_contenders import Network
 from benchmarks.turns.report import number
 from benchmarks.turns.results import Measurement
 from lambdanet import command_line, text_table
+from lambdanet.commands import Needs
 from lambdanet.errors import InputError, check_counts, check_known, invalid
 from lambdanet.files import writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
@@ -46,7 +47,7 @@ def benchmark_models(
     dtype: str = "float32",
     threads: int | None = None,
     peers: bool = False,
-    peers_python: str | None = None,
+    peers_python: Annotated[str | None, Needs("--peers")] = None,
     out: str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """Measures models relative to the first of them, like the speed columns of the papers' tables.

@@ -298,6 +298,8 @@ def print_speeds(
       InputError: the table, a row, the format or a chip is unknown, or jax or libtpu is missing.
     """
     text_table.check_format(format)
+    if table and chips:
+        raise invalid("chips", "left out with a table", list(chips))
     check = functools.partial(
         check_in_process, cache=Cache.open_default(), backend="jax"
     )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet import command_line
-from lambdanet.commands import Folder, Name, Repeated, command
-from lambdanet.errors import check_known
+from lambdanet.commands import Folder, Name, Needs, Repeated, command
+from lambdanet.errors import check_known, invalid
 
 
 def train_detector(
@@ -18,7 +18,9 @@ def train_detector(
     params_override: Annotated[str, "TEXT"] = "",
     tpu: Annotated[str, "ADDRESS"] = "",
     tf_data_service: Annotated[str, "ADDRESS"] = "",
-    enable_async_checkpointing: bool = True,
+    enable_async_checkpointing: Annotated[
+        bool, Needs("--mode=train or --mode=train_and_eval")
+    ] = True,
 ) -> None:
     """Trains a detector, evaluates it, or both.
 
@@ -44,6 +46,9 @@ def train_detector(
         tpu,
         tf_data_service,
     )
+    strategy = params.runtime.distribution_strategy
+    if tpu and strategy != "tpu":
+        raise invalid("runtime.distribution_strategy", "tpu with --tpu", strategy)
     train.run_experiment(
         params,
         mode,

@@ -45,6 +45,7 @@ class Flag:
       define: the absl function that defines the flag.
       default: the value without the flag; a switch that is on is shown as its opposite, `--noNAME`.
       choices: returns the values that tab completion offers.
+      needs: what a command line with this flag must have too, such as "--format=csv or --format=jsonl".
     """
 
     name: str
@@ -54,6 +55,7 @@ class Flag:
     define: Callable[..., object] = flags.DEFINE_string
     default: object = None
     choices: Callable[[], Collection[str]] = tuple
+    needs: Sequence[str] = ()
 
     def __str__(self) -> str:
         name = f"no{self.name}" if self.default is True else self.name
@@ -90,6 +92,8 @@ class Command:
       extra: the extra of the package that installs what the command imports.
       remainder: a flag with many values; options after `--` are such values.
       fields: returns the names that `--set=NAME=VALUE` accepts; called only for an unknown flag.
+      one_of: flags, such as "--model", of which a command line must have exactly one; a switch allows no
+        other flags.
     """
 
     name: str
@@ -103,6 +107,7 @@ class Command:
     extra: str = "train"
     remainder: str = ""
     fields: Callable[[], Collection[str]] = tuple
+    one_of: tuple[str, ...] = ()
 
     @property
     def invocation(self) -> str:
@@ -131,8 +136,9 @@ def run_command(command: Command, argv: list[str]) -> None:
     if any(word in HELP for word in argv):
         print(format_help(command))
     else:
-        arguments = parse(command, argv)
-        command.run(*arguments)
+        values, arguments = parse(command, argv)
+        check_combination(command, values)
+        command.run(values, arguments)
 
 
 def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str]]:
@@ -184,6 +190,35 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
             f"unexpected argument {arguments[int(most)]!r} of `{command.name}`; see {see}"
         )
     return values, arguments
+
+
+def check_combination(command: Command, values: flags.FlagValues) -> None:
+    """Checks that each flag that is given has an effect beside the others.
+
+    Args:
+      command: the command.
+      values: the values of its flags.
+
+    Raises:
+      InputError: a flag lacks one that it needs, or contradicts another.
+    """
+    given = [flag for flag in command.flags if values[flag.name].present]
+    words = set()
+    for flag in command.flags:
+        if value := values[flag.name].value:
+            words |= {f"--{flag.name}", f"--{flag.name}={value}"}
+    chosen = [name for name in command.one_of if name in words]
+    if command.one_of and len(chosen) != 1:
+        accepted = ", ".join(command.one_of)
+        got = " and ".join(chosen) or "none"
+        raise InputError(f"`{command.name}` needs one of {accepted}, got {got}")
+    for name in chosen:
+        if f"{name}=True" in words and len(given) > 1:
+            raise InputError(f"{name} needs no other flags")
+    for flag in given:
+        for need in flag.needs:
+            if words.isdisjoint(need.split(" or ")):
+                raise InputError(f"--{flag.name} needs {need}")
 
 
 def _illegal_value(command: Command, error: flags.IllegalFlagValueError) -> InputError:

@@ -38,6 +38,12 @@ class Choices(NamedTuple):
     values: Callable[[], Collection[str]]
 
 
+class Needs(NamedTuple):
+    """In an `Annotated`: the flag is refused without another, such as "--format=csv or --format=jsonl"."""
+
+    flags: str
+
+
 _DEFINE = {
     bool: flags.DEFINE_boolean,
     int: flags.DEFINE_integer,
@@ -119,6 +125,7 @@ def _flag(
     is_many = typing.get_origin(kind) is not None
     texts = [extra for extra in extras if isinstance(extra, str)]
     choices = [extra.values for extra in extras if isinstance(extra, Choices)]
+    needs = [extra.flags for extra in extras if isinstance(extra, Needs)]
     name = parameter.name
     is_required = parameter.default is inspect.Parameter.empty
     default = None if is_required else parameter.default
@@ -139,7 +146,7 @@ def _flag(
     if is_many and default is not None:
         default = list(default)
     values = choices[0] if choices else tuple
-    return Flag(name, placeholder, help, is_required, define, default, values)
+    return Flag(name, placeholder, help, is_required, define, default, values, needs)
 
 
 def _shown(default: Any) -> str:

@@ -107,6 +107,9 @@ def convert(
       >>> model = create_model("lambda_resnet50ts", weights="converted")
     """
     weights = pretrained_weights.get(model_name)
+    if as_published and (out is not None or not (checkpoint or revision)):
+        accepted = "left out, except for a checkpoint or a revision in the cache"
+        raise invalid("as_published", accepted, as_published)
     if out is not None:
         check_output_dir(out)
     else:

@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet.cli.training import BACKENDS, MaxBadRecords, ModelName
-from lambdanet.commands import Choices, Folder, Repeated, command
-from lambdanet.errors import InputError, Unfinished, invalid
+from lambdanet.commands import Choices, Folder, Needs, Repeated, command
+from lambdanet.errors import Unfinished, invalid
 from lambdanet.which_keras import use_backend
 
-Split = Annotated[str, "SPLIT", "split of TFRecords, a dataset or a table"]
+Split = Annotated[
+    str | None,
+    "SPLIT",
+    "split of TFRecords, a dataset or a table (default: train)",
+]
 DataDir = Annotated[
     str | None,
     "DIR",
@@ -58,7 +62,7 @@ def explain(
     saved_model: Folder | None = None,
     model_dir: Folder | None = None,
     model: ModelName | None = None,
-    weights: str = "imagenet",
+    weights: Annotated[str, Needs("--model")] = "imagenet",
     layers: Annotated[Sequence[str], "LAYER,..."] = (),
     top: int = 5,
 ) -> None:
@@ -75,10 +79,6 @@ def explain(
       layers: names of lambda and attention layers to show (default: the last four).
       top: number of classes to show.
     """
-    if sum(map(bool, (saved_model, model_dir, model))) != 1:
-        raise InputError(
-            "`explain` needs one of --saved_model, --model_dir and --model"
-        )
     if model:
         from lambdanet.models.names import check_model
 
@@ -102,8 +102,8 @@ def predict_many(
     saved_model: Folder,
     out: Folder,
     format: Annotated[str, Choices(lambda: ("csv", "jsonl", "tfrecord"))] = "csv",
-    top: int = 5,
-    split: Split = "train",
+    top: Annotated[int, Needs("--format=csv or --format=jsonl")] = 5,
+    split: Split = None,
     data_dir: DataDir = None,
     batch_size: BatchSize = 64,
     shard_size: ShardSize = 1024,
@@ -149,7 +149,7 @@ def pseudo_label(
     per_class: int | None = None,
     label_mode: Annotated[str, "MODE", Choices(lambda: ("soft", "hard"))] = "soft",
     seed: int = 0,
-    split: Split = "train",
+    split: Split = None,
     data_dir: DataDir = None,
     batch_size: BatchSize = 64,
     shard_size: ShardSize = 1024,
@@ -192,6 +192,7 @@ COMMANDS = (
     command(
         explain,
         positional="images",
+        one_of=("--saved_model", "--model_dir", "--model"),
         examples=(
             "lambdanet explain --saved_model=/tmp/digits_model --out=/tmp/explained seven.png",
             "lambdanet explain --model=lambda_resnet26t --layers=c5_block2_spatial --out=/tmp/dog dog.jpg",

@@ -57,12 +57,6 @@ def tpu_check(
     if list_topologies:
         print(_known_topologies(), end="")
         return
-    targets = {"recipe": recipe, "model": model, "experiment": experiment}
-    given = [f"--{name}" for name, value in targets.items() if value]
-    if len(given) != 1:
-        accepted = ", ".join(f"--{name}" for name in targets)
-        got = f", got {' and '.join(given)}" if given else ""
-        raise InputError(f"`tpu-check` needs one of {accepted}{got}")
     check_count("--top", top)
     backend = backend or ("tensorflow" if experiment else "jax")
     check_known("backend", backend, ("jax", "tensorflow"))
@@ -194,6 +188,7 @@ def _notes() -> str:
 COMMANDS = (
     command(
         tpu_check,
+        one_of=("--recipe", "--model", "--experiment", "--list_topologies"),
         examples=(
             "lambdanet tpu-check --recipe=imagenet_350:lambda_resnet_152@256 --topology=v3:2x2",
             "lambdanet tpu-check --model=resnet_50_llll --mode=infer --batch_size=64 --topology=v5e:2x2",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from lambdanet.cli.models import list_names
-from lambdanet.commands import Choices, File, Folder, Repeated, command
+from lambdanet.commands import Choices, File, Folder, Needs, Repeated, command
 from lambdanet.errors import InputError, check_known
 from lambdanet.text_table import align_columns
 from lambdanet.which_keras import use_backend
@@ -80,6 +80,8 @@ def print_recipe(recipe: RecipeName | None = None, set: Settings = ()) -> None:
     """
     from lambdanet.configs.recipe import to_json
 
+    if recipe is None and set:
+        raise InputError("--set needs the name of a recipe")
     print(_recipes() if recipe is None else to_json(_recipe(recipe, set)))
 
 
@@ -203,14 +205,18 @@ def evaluate(
 def export(
     out: Folder,
     model_dir: Folder | None = None,
-    data_dir: DataDir = None,
+    data_dir: Annotated[DataDir, Needs("--model_dir")] = None,
     format: Annotated[str, Choices(lambda: FORMATS)] = "saved_model",
-    model: ModelName | None = None,
-    weights: str | None = None,
-    class_names: File | None = None,
-    opset: int | None = None,
-    calibration: Folder | None = None,
-    any_size: bool = False,
+    model: Annotated[ModelName | None, Needs("--weights")] = None,
+    weights: Annotated[str | None, Needs("--model")] = None,
+    class_names: Annotated[File | None, Needs("--model")] = None,
+    opset: Annotated[int | None, Needs("--format=onnx")] = None,
+    calibration: Annotated[
+        Folder | None, Needs("--model"), Needs("--format=litert_int8_full")
+    ] = None,
+    any_size: Annotated[
+        bool, Needs("--format=litert or --format=litert_int8 or --format=onnx")
+    ] = False,
 ) -> None:
     """Writes a trained model as a SavedModel that takes raw pictures, or for LiteRT or ONNX.
 
@@ -227,23 +233,9 @@ def export(
       calibration: for --model and --format=litert_int8_full: folder of pictures such as the model is for.
       any_size: for litert, litert_int8 and onnx: take pictures of any size, if the network does.
     """
-    if bool(model_dir) == bool(model and weights):
-        raise InputError("`export` needs either --model_dir, or --model and --weights")
     check_known("format", format, FORMATS)
-    if any_size and format in ("saved_model", "litert_int8_full"):
-        raise InputError(
-            f"--any_size is for litert, litert_int8 and onnx, got {format}"
-        )
-    if opset is not None and format != "onnx":
-        raise InputError(f"--opset is for --format=onnx, got {opset} for {format}")
-    calibrates = bool(model) and format == "litert_int8_full"
-    if calibrates and not calibration:
+    if model and format == "litert_int8_full" and not calibration:
         raise InputError(f"--format={format} needs --calibration with --model")
-    if calibration and not calibrates:
-        raise InputError(
-            "--calibration is for --model and --format=litert_int8_full, "
-            f"got {calibration} for {format}"
-        )
     if model:
         from lambdanet.models.names import check_model
 
@@ -298,6 +290,7 @@ COMMANDS = (
     ),
     command(
         export,
+        one_of=("--model_dir", "--model"),
         examples=(
             "lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_model",
             "lambdanet export --model_dir=/tmp/digits --out=/tmp/digits_litert --format=litert_int8",

@@ -373,6 +373,7 @@ def test_train_program_fails_with_one_line(tmp_path, capsys):
         ("--mode=evaluate",): "unknown mode 'evaluate'; did you mean",
         ("--mode=train",): r"'coco/train\*'; no file matches",
         ("--mode=eval", data): "holds no checkpoint to evaluate",
+        ("--mode=eval", "--tpu=local"): "_strategy must be tpu with --tpu, got",
         (
             "--mode=eval",
             f"{data},task.validation_data.num_examples=-1",

@@ -145,7 +145,7 @@ def test_a_network_without_maps_has_grad_cam_alone(folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["DIR/noise.png"], "needs one of --saved_model, --model_dir and --model"),
+        (["DIR/noise.png"], "needs one of --saved_model, --model_dir, --model"),
         (["--saved_model=DIR/saved", "DIR/noise.png", "DIR/text.png"], "text.png"),
         (["--saved_model=DIR/saved", "DIR/none.png"], "an existing file"),
         (

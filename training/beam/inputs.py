@@ -47,7 +47,7 @@ class Inputs(NamedTuple):
 
 def open_inputs(
     data: Sequence[str],
-    split: str,
+    split: str | None,
     data_dir: str | None,
     part_size: int,
     seed: int | None,
@@ -58,7 +58,7 @@ def open_inputs(
     Args:
       data: a folder of pictures or TFRecords, a pattern of TFRecords, a table (csv or parquet) with a column
         `file`, or the name of a TFDS dataset; or pictures, folders and patterns such as "photos/**/*.jpg".
-      split: the split of TFRecords, of a dataset, or of a table that has a column `split`.
+      split: the split of TFRecords, of a dataset, or of a table that has a column `split`; None: "train".
       data_dir: the folder of TFDS's datasets, or the one that the paths in a table are relative to; default:
         that of the table.
       part_size: the number of pictures per part.
@@ -66,23 +66,27 @@ def open_inputs(
       bad_records: the limit for files that are no pictures.
 
     Raises:
-      InputError: an item of `data` has no pictures, or there are too many other files.
+      InputError: an item of `data` has no pictures, there are too many other files, or `split` or `data_dir`
+        is given for data without it.
     """
     items = [os.path.expanduser(item) for item in data]
     root = ""
+    chosen = split or "train"
     if len(items) == 1:
         item = items[0]
         is_name = os.sep not in item and not glob.has_magic(item)
         if os.path.isdir(item):
             if splits := records.find_splits(Path(item)):
-                paths = records.select_files(splits, split, Path(item))
+                _check_unused(data_dir=data_dir)
+                paths = records.select_files(splits, chosen, Path(item))
                 return _cut_records(list(map(str, paths)), part_size)
             root = item
         elif os.path.splitext(item)[1].lower() in folder.READERS:
             root = os.path.expanduser(data_dir or os.path.dirname(item))
-            return _cut_files(root, folder.read_files(item, split), part_size, seed)
+            return _cut_files(root, folder.read_files(item, chosen), part_size, seed)
         elif is_name and not os.path.exists(item):
-            return _cut_dataset(item, split, data_dir, part_size)
+            return _cut_dataset(item, chosen, data_dir, part_size)
+    _check_unused(split=split, data_dir=data_dir)
     names: list[str] = []
     for item in items:
         pictures, others = _expand(item)
@@ -95,6 +99,12 @@ def open_inputs(
         bad_records.leave_out((item, others, len(pictures) + len(others)))
         names += [os.path.relpath(path, root) if root else path for path in pictures]
     return _cut_files(root, names, part_size, seed)
+
+
+def _check_unused(**arguments: str | None) -> None:
+    for name, value in arguments.items():
+        if value is not None:
+            raise invalid(name, "left out for this kind of data", value)
 
 
 def _expand(item: str) -> tuple[list[str], list[str]]:

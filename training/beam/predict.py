@@ -50,7 +50,7 @@ def predict_files(
     out: str | Path,
     format: str,
     top: int = 5,
-    split: str = "train",
+    split: str | None = None,
     data_dir: str | None = None,
     batch_size: int = 64,
     shard_size: int = 1024,
@@ -74,7 +74,7 @@ def predict_files(
         picture with `image/filename`, the top class (`image/class/label` and `image/class/text`), and the
         probabilities of all classes (`image/class/probabilities`).
       top: the number of classes per picture in csv and jsonl, at most all of them.
-      split: the split of TFRecords, of a dataset, or of a table that has a column `split`.
+      split: the split of TFRecords, of a dataset, or of a table that has a column `split`; default: "train".
       data_dir: the folder of TFDS's datasets, or of the files in a table.
       batch_size: the number of pictures per batch of the model.
       shard_size: the number of pictures per part; a worker holds the files of one part in memory.
@@ -113,7 +113,7 @@ def predict_files(
     classifier = predict.load()
     files, parts = open_inputs(items, split, data_dir, shard_size, seed, bad_records)
     if not parts:
-        raise invalid("split", f"one with pictures in {items}", split)
+        raise invalid("split", f"one with pictures in {items}", split or "train")
     settings = {
         "model_sha256": _model_sha256(absolute(saved_model)),
         "format": format,

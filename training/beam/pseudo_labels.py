@@ -33,7 +33,7 @@ def pseudo_label(
     saved_model: str | Path,
     data: str,
     out: str | Path,
-    split: str = "train",
+    split: str | None = None,
     data_dir: str | None = None,
     min_confidence: float = 0.3,
     per_class: int | None = None,
@@ -55,7 +55,7 @@ def pseudo_label(
       data: a folder of pictures or TFRecords, a pattern of either, a table, or the name of a TFDS dataset;
         labels in it are ignored.
       out: the folder for the TFRecords and `manifest.json`, not within `data`.
-      split: the split of the TFRecords, dataset or table.
+      split: the split of the TFRecords, dataset or table; default: "train".
       data_dir: the folder of TFDS's datasets, or of the files in a table.
       min_confidence: the smallest accepted probability of the top class; 0.3 in Xie et al. (2020).
       per_class: the number of records per class: the most confident pictures (the first ones in the files of

@@ -42,13 +42,19 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
       data_dir: the `data_dir` of training; needed only if `model_dir` lacks the class names.
 
     Raises:
-      InputError: `model_dir` has no trained model, or `out` cannot be written.
+      InputError: `model_dir` has no trained model, or needs no `data_dir`, or `out` cannot be written.
 
     Example:
       >>> export("runs/digits", "exported/digits")
       >>> served = tf.saved_model.load("exported/digits")
     """
+    # Here, so that `export_weights` does not need the dependencies of training.
+    from lambdanet.training.run import model_dir as model_dirs
+
     _check_out(out)
+    if data_dir is not None and model_dirs.class_names(model_dir):
+        accepted = "left out, as the run has its class names"
+        raise invalid("data_dir", accepted, data_dir)
     trained = trained_weights.load_run(model_dir, data_dir)
     path = _save(trained, out)
     print(f"exported {trained} to {path}")

@@ -96,7 +96,8 @@ def test_formats_equal_predict(
     color_teacher, pictures, expected, tmp_path, capsys, format
 ):
     command = ["predict-many", f"--saved_model={color_teacher}", f"--out={tmp_path}"]
-    command += [f"--format={format}", "--top=2", "--shard_size=4", "--batch_size=2"]
+    command += [f"--format={format}", "--shard_size=4", "--batch_size=2"]
+    command += [] if format == "tfrecord" else ["--top=2"]
     command += [str(pictures), "--", "--runner=DirectRunner"]
     assert cli.main(command) == 0
     found = _read(tmp_path)
@@ -185,6 +186,9 @@ def test_another_run_in_a_folder_is_refused(color_teacher, pictures, tmp_path):
     predict_files(color_teacher, str(data), out, "csv")
     with refused("^top must be 5 as in the run in '.*out', got 1; continue with"):
         predict_files(color_teacher, str(data), out, "csv", top=1)
+    for option in ("split", "data_dir"):
+        with refused(f"^{option} must be left out for this kind of data, got 'x'"):
+            predict_files(color_teacher, str(data), out, "csv", **{option: "x"})
     other = tmp_path / "other"
     shutil.copytree(color_teacher, other)
     with (other / "saved_model.pb").open("ab") as file:

@@ -181,7 +181,7 @@ def test_weights_are_calibrated_on_a_folder(weights, tmp_path, capsys):
         ([f"--format={FORMAT}"], f"--format={FORMAT} needs --calibration with --model"),
         (
             ["--format=litert", "--calibration={folder}"],
-            f"--calibration is for --model and --format={FORMAT}, got {{folder}} for",
+            f"--calibration needs --format={FORMAT}",
         ),
         (
             [f"--format={FORMAT}", "--calibration={folder}/one"],

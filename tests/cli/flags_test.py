@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every flag of every command has an effect beside each other one, or is refused."""
+
+import importlib
+import itertools
+
+import pytest
+from limits import DETECTION
+from refusals import refused
+
+from lambdanet import cli
+from lambdanet.command_line import check_combination, parse, run_command
+
+# Flags of which each has an effect beside each other one, in sets that are as large as possible; "*" is an
+# argument, and values are 1 where it does not matter. All other pairs must be refused.
+TOGETHER = """
+lambdanet list: * sizes pretrained format
+lambdanet info: *
+lambdanet info: environment
+lambdanet convert: *=lambda_resnet26t checkpoint as_published class_map
+lambdanet convert: *=lambda_resnet26t revision as_published class_map
+lambdanet convert: *=lambda_resnet26t checkpoint out class_map
+lambdanet convert: *=lambda_resnet26t revision out class_map
+lambdanet recipe: * set
+lambdanet train: recipe model_dir data_dir max_bad_records backend distribute=tpu class_map tpu save_every \
+    steps_per_execution callback deterministic set
+lambdanet evaluate: model_dir data_dir max_bad_records backend split out
+lambdanet export: out model_dir data_dir format=onnx opset any_size
+lambdanet export: out model weights class_names format=onnx opset any_size
+lambdanet export: out model weights class_names format=litert_int8_full calibration
+lambdanet explain: * out saved_model layers top
+lambdanet explain: * out model_dir layers top
+lambdanet explain: * out model weights layers top
+lambdanet predict: * saved_model out top
+lambdanet predict-many: * saved_model out format=csv top split data_dir batch_size shard_size \
+    max_bad_records num_workers beam_options
+lambdanet pseudo-label: data saved_model out min_confidence per_class label_mode seed split data_dir \
+    batch_size shard_size max_bad_records num_workers beam_options
+lambdanet tpu-check: recipe topology mode batch_size backend=jax fit set top json cache
+lambdanet tpu-check: model topology mode batch_size backend=jax fit set top json cache
+lambdanet tpu-check: model=a:b topology mode batch_size model_parallel=2 backend=jax fit top json cache
+lambdanet tpu-check: experiment topology mode batch_size backend=tensorflow fit set top json cache
+lambdanet tpu-check: list_topologies
+lambdanet completion: *
+python -m lambdanet.detection.check: annotations images num_classes masks
+python -m lambdanet.detection.evaluate: saved_model annotations images out
+python -m lambdanet.detection.export: model_dir out checkpoint input_size annotations experiment
+python -m lambdanet.detection.predict: * saved_model out min_confidence
+python -m lambdanet.detection.shapes: out train val seed
+python -m lambdanet.detection.train: experiment mode=train model_dir config_file params_override tpu \
+    tf_data_service enable_async_checkpointing
+python -m benchmarks.layers: maps scopes passes contenders repeats max_seconds dtype threads peers \
+    peers_python out
+python -m benchmarks.models: * passes batch_size repeats max_seconds dtype threads peers peers_python out
+python -m benchmarks.rates: maps repeats out
+python -m benchmarks.segmentation: out train val epochs batch_size seed
+python -m benchmarks.tables: * format
+python -m benchmarks.tpu_speeds: table rows format=csv
+python -m benchmarks.tpu_speeds: rows format=csv chips
+python -m benchmarks.device: out parts minutes
+"""
+BENCHMARKS = "layers models rates segmentation tables tpu_speeds device.__main__"
+MODULES = [f"lambdanet.detection.{name}" for name in DETECTION]
+MODULES += [f"benchmarks.{name}" for name in BENCHMARKS.split()]
+COMMANDS = [importlib.import_module(module).COMMAND for module in MODULES]
+REFUSED = "needs|left out|must be (none|empty|1, except|tensorflow with)"
+
+
+def _words(values):
+    """Returns a command line with flags and their values."""
+    return [x if name == "*" else f"--{name}={x}" for name, x in values.items()]
+
+
+@pytest.mark.parametrize(
+    "command", [*cli.COMMANDS, *COMMANDS], ids=lambda command: command.invocation
+)
+def test_pairs_of_flags_have_an_effect_or_are_refused(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path / "home"))
+    flags = {flag.name: flag for flag in command.flags}
+    names = {*flags, *(["*"] if command.arguments.usage else [])}
+    rows = [row.partition(": ") for row in TOGETHER.splitlines()]
+    lines = []
+    for _, _, line in (row for row in rows if row[0] == command.invocation):
+        words = [word.partition("=") for word in line.split()]
+        lines.append({name: value or "1" for name, _, value in words})
+    values = {name: value for line in lines for name, value in line.items()}
+    assert names == values.keys()
+    for line in lines:
+        check_combination(command, parse(command, _words(line))[0])
+        for needed in itertools.chain(*(flags[x].needs for x in line if x != "*")):
+            name = needed.removeprefix("--").split("=")[0]
+            other = {key: value for key, value in line.items() if key != name}
+            other |= {name: "other"} if "=" in needed else {}
+            with refused("needs"):
+                check_combination(command, parse(command, _words(other))[0])
+    for pair in itertools.combinations(names, 2):
+        if any(line.keys() >= {*pair} for line in lines):
+            continue
+        for line in lines:
+            if len(line.keys() & pair) == 1:
+                with refused(REFUSED):
+                    run_command(command, _words({x: values[x] for x in pair} | line))
