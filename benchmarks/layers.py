@@ -22,7 +22,6 @@ from benchmarks.turns.cases import (
 from benchmarks.turns.comparison import Budget, Comparison
 from benchmarks.turns.results import Measurement
 from lambdanet import command_line, text_table
-from lambdanet.commands import Needs
 from lambdanet.errors import InputError, invalid, unknown
 from lambdanet.files import writable_dir, write_output
 
@@ -43,7 +42,7 @@ def benchmark_layers(
     dtype: str = "float32",
     threads: int | None = None,
     peers: bool = False,
-    peers_python: Annotated[str | None, Needs("--peers")] = None,
+    peers_python: Annotated[str | None, "--peers"] = None,
     out: str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """Measures implementations of the position lambda, lambda layers and attention layers.

@@ -20,7 +20,6 @@ from benchmarks.turns.model_contenders import Network
 from benchmarks.turns.report import number
 from benchmarks.turns.results import Measurement
 from lambdanet import command_line, text_table
-from lambdanet.commands import Needs
 from lambdanet.errors import InputError, check_counts, check_known, invalid
 from lambdanet.files import writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
@@ -47,7 +46,7 @@ def benchmark_models(
     dtype: str = "float32",
     threads: int | None = None,
     peers: bool = False,
-    peers_python: Annotated[str | None, Needs("--peers")] = None,
+    peers_python: Annotated[str | None, "--peers"] = None,
     out: str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """Measures models relative to the first of them, like the speed columns of the papers' tables.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet import command_line
-from lambdanet.commands import Folder, Name, Needs, Repeated, command
+from lambdanet.commands import Folder, Name, Repeated, command
 from lambdanet.errors import check_known, invalid
 
 
@@ -19,7 +19,7 @@ def train_detector(
     tpu: Annotated[str, "ADDRESS"] = "",
     tf_data_service: Annotated[str, "ADDRESS"] = "",
     enable_async_checkpointing: Annotated[
-        bool, Needs("--mode=train or --mode=train_and_eval")
+        bool, "--mode=train or --mode=train_and_eval"
     ] = True,
 ) -> None:
     """Trains a detector, evaluates it, or both.

@@ -9,6 +9,7 @@
 is `lambdanet predict --saved_model=DIR [--top=N] IMAGE...`. A parameter without a default is required, and a
 `bool` is a switch. The first text of an `Annotated` stands for the value in the help. The docstring of the
 function describes its parameters; a second text of the `Annotated` does so where several functions share it.
+A text such as "--format=csv or --format=jsonl" names what the flag needs: without that, it is refused.
 """
 
 import inspect
@@ -36,12 +37,6 @@ class Choices(NamedTuple):
     """In an `Annotated`: returns the values that tab completion offers."""
 
     values: Callable[[], Collection[str]]
-
-
-class Needs(NamedTuple):
-    """In an `Annotated`: the flag is refused without another, such as "--format=csv or --format=jsonl"."""
-
-    flags: str
 
 
 _DEFINE = {
@@ -125,7 +120,8 @@ def _flag(
     is_many = typing.get_origin(kind) is not None
     texts = [extra for extra in extras if isinstance(extra, str)]
     choices = [extra.values for extra in extras if isinstance(extra, Choices)]
-    needs = [extra.flags for extra in extras if isinstance(extra, Needs)]
+    needs = [text for text in texts if text.startswith("--")]
+    texts = [text for text in texts if text not in needs]
     name = parameter.name
     is_required = parameter.default is inspect.Parameter.empty
     default = None if is_required else parameter.default

@@ -194,6 +194,12 @@ def check_output_dir(path: str | Path, name: str = "out") -> None:
         )
 
 
+def check_outside(out: str | Path, folder: str | Path) -> None:
+    """Raises `InputError` where an output is in a folder of inputs, among which it would be found later."""
+    if Path(absolute(out)).resolve().is_relative_to(Path(folder).resolve()):
+        raise invalid("out", f"a path outside of the data in '{folder}'", str(out))
+
+
 @contextlib.contextmanager
 def atomic_dir(path: str, name: str = "out") -> Iterator[str]:
     """Yields a new folder, which is renamed to `path` at the end and removed if anything fails.

@@ -79,7 +79,7 @@ def predict(
       InputError: no image can be read, `saved_model` is not an exported detector, `min_confidence` is out of
         range, or `out` cannot be written.
     """
-    paths = expand_folders(images)
+    paths = expand_folders(images, out)
     if not 0 <= min_confidence <= 1:
         raise invalid("min_confidence", "a number from 0 to 1", min_confidence)
     detector, names = load_detector(saved_model)

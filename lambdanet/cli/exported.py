@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet.cli.training import BACKENDS, MaxBadRecords, ModelName
-from lambdanet.commands import Choices, Folder, Needs, Repeated, command
+from lambdanet.commands import Choices, Folder, Repeated, command
 from lambdanet.errors import Unfinished, invalid
 from lambdanet.which_keras import use_backend
 
@@ -62,7 +62,7 @@ def explain(
     saved_model: Folder | None = None,
     model_dir: Folder | None = None,
     model: ModelName | None = None,
-    weights: Annotated[str, Needs("--model")] = "imagenet",
+    weights: Annotated[str, "--model"] = "imagenet",
     layers: Annotated[Sequence[str], "LAYER,..."] = (),
     top: int = 5,
 ) -> None:
@@ -102,7 +102,7 @@ def predict_many(
     saved_model: Folder,
     out: Folder,
     format: Annotated[str, Choices(lambda: ("csv", "jsonl", "tfrecord"))] = "csv",
-    top: Annotated[int, Needs("--format=csv or --format=jsonl")] = 5,
+    top: Annotated[int, "--format=csv or --format=jsonl"] = 5,
     split: Split = None,
     data_dir: DataDir = None,
     batch_size: BatchSize = 64,

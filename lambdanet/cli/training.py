@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from lambdanet.cli.models import list_names
-from lambdanet.commands import Choices, File, Folder, Needs, Repeated, command
+from lambdanet.commands import Choices, File, Folder, Repeated, command
 from lambdanet.errors import InputError, check_known
 from lambdanet.text_table import align_columns
 from lambdanet.which_keras import use_backend
@@ -205,17 +205,17 @@ def evaluate(
 def export(
     out: Folder,
     model_dir: Folder | None = None,
-    data_dir: Annotated[DataDir, Needs("--model_dir")] = None,
+    data_dir: Annotated[DataDir, "--model_dir"] = None,
     format: Annotated[str, Choices(lambda: FORMATS)] = "saved_model",
-    model: Annotated[ModelName | None, Needs("--weights")] = None,
-    weights: Annotated[str | None, Needs("--model")] = None,
-    class_names: Annotated[File | None, Needs("--model")] = None,
-    opset: Annotated[int | None, Needs("--format=onnx")] = None,
+    model: Annotated[ModelName | None, "--weights"] = None,
+    weights: Annotated[str | None, "--model"] = None,
+    class_names: Annotated[File | None, "--model"] = None,
+    opset: Annotated[int | None, "--format=onnx"] = None,
     calibration: Annotated[
-        Folder | None, Needs("--model"), Needs("--format=litert_int8_full")
+        Folder | None, "--model", "--format=litert_int8_full"
     ] = None,
     any_size: Annotated[
-        bool, Needs("--format=litert or --format=litert_int8 or --format=onnx")
+        bool, "--format=litert or --format=litert_int8 or --format=onnx"
     ] = False,
 ) -> None:
     """Writes a trained model as a SavedModel that takes raw pictures, or for LiteRT or ONNX.

@@ -122,8 +122,9 @@ def draw_page(explanation: Explanation) -> str:
         "layers": layers,
     }
     title = html.escape(escape_unprintable(explanation.title))
-    page = TEMPLATE.read_text(encoding="utf-8").replace("@TITLE@", title)
-    return page.replace("@DATA@", json.dumps(data).replace("<", "\\u003c"))
+    begin, end = TEMPLATE.read_text(encoding="utf-8").split("@DATA@")
+    begin = begin.replace("@TITLE@", title)
+    return begin + json.dumps(data).replace("<", "\\u003c") + end
 
 
 def draw_explanation(explanation: Explanation) -> Image.Image:

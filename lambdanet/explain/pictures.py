@@ -65,7 +65,7 @@ def explain(
     path = absolute(out)
     pages = []
     with atomic_dir(path) as staging:
-        for image, name in _named(expand_folders(images)):
+        for image, name in _named(expand_folders(images, out)):
             explanation = explainer(read_image(image), os.path.basename(image), top)
             drawing = draw_explanation(explanation)
             save_picture(drawing, os.path.join(staging, f"{name}.png"))

@@ -120,13 +120,16 @@ def test_drawing_has_the_colors_of_the_legend(explained):
 def test_chosen_layers_and_pictures_of_one_name(folder, tmp_path, capsys):
     words = [f"--saved_model={folder / 'saved'}", f"--layers={LAYERS[2]},{LAYERS[1]}"]
     pictures = [str(folder / "noise.png")] * 2
+    pictures.append(shutil.copy(folder / "noise.png", f"{tmp_path}/@DATA@.png"))
     out = tmp_path / "out"
     assert cli.main(["explain", *words, f"--out={out}", *pictures]) == 0
     names = {path.name for path in out.iterdir()}
-    assert names == {"noise.html", "noise.png", "noise_2.html", "noise_2.png"}
+    stems = ("noise", "noise_2", "@DATA@")
+    assert names == {f"{stem}.{ending}" for stem in stems for ending in ("html", "png")}
+    assert "<title>@DATA@.png</title>" in (out / "@DATA@.html").read_text()
     layers = data_of(out / "noise_2.html")["layers"]
     assert [layer["name"] for layer in layers] == LAYERS[1:3]
-    assert capsys.readouterr().out.count("explained in") == 2
+    assert capsys.readouterr().out.count("explained in") == 3
 
 
 def test_a_network_without_maps_has_grad_cam_alone(folder, tmp_path):

@@ -18,7 +18,7 @@ import tensorflow as tf
 from apache_beam.utils.shared import Shared
 
 from lambdanet.errors import InputError, check_counts, check_known, invalid
-from lambdanet.files import absolute, locked, read_remote, write_output
+from lambdanet.files import absolute, check_outside, locked, read_remote, write_output
 from lambdanet.training.beam import pipeline
 from lambdanet.training.beam.inputs import Part, Pictures, open_inputs
 from lambdanet.training.data import records
@@ -103,9 +103,8 @@ def predict_files(
     items = [data] if isinstance(data, str) else list(data)
     out = absolute(out)
     for item in items:
-        root = Path(item).expanduser()
-        if root.is_dir() and Path(out).resolve().is_relative_to(root.resolve()):
-            raise invalid("out", f"a folder outside of the data in {item!r}", out)
+        if os.path.isdir(folder := os.path.expanduser(item)):
+            check_outside(out, folder)
     predict = Predict(
         absolute(saved_model), format, top, batch_size, num_workers, bad_records.limit
     )

@@ -13,11 +13,23 @@ import tqdm
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.files import check_outside
 from lambdanet.training.data.bad_records import describe_left_out, is_of_system
 from lambdanet.training.data.image_bytes import JPEG, PNG, RIFF, WEBP, decode
 
 # The endings of pictures in a folder.
-ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+ENDINGS = (
+    ".bmp",
+    ".gif",
+    ".jfif",
+    ".jpe",
+    ".jpeg",
+    ".jpg",
+    ".png",
+    ".tif",
+    ".tiff",
+    ".webp",
+)
 
 
 def find_pictures(
@@ -98,7 +110,11 @@ def as_decodable(contents: bytes) -> bytes:
     try:
         with Image.open(io.BytesIO(contents)) as image:
             _in_8_bits(ImageOps.exif_transpose(image)).save(
-                file, format="PNG", compress_level=1
+                # Without the profile of LAB, which has the time of the conversion.
+                file,
+                format="PNG",
+                compress_level=1,
+                icc_profile=None,
             )
     except UnidentifiedImageError:
         raise InputError("its format is unknown") from None
@@ -128,22 +144,27 @@ def _in_8_bits(image: Image.Image) -> Image.Image:
     return image.convert("RGBA" if image.has_transparency_data else "RGB")
 
 
-def expand_folders(images: Sequence[str | Path] | str | Path) -> list[str]:
+def expand_folders(
+    images: Sequence[str | Path] | str | Path, out: str | Path | None = None
+) -> list[str]:
     """Returns the paths of image files, with the pictures below a folder instead of the folder.
 
     Files in a folder that are no pictures are printed on stderr.
 
     Args:
       images: paths of image files and folders, or one path.
+      out: the path to write to, if any.
 
     Raises:
-      InputError: there are no paths, or a folder has no pictures.
+      InputError: there are no paths, a folder has no pictures, or `out` is in it.
     """
     if isinstance(images, str | Path):
         images = [images]
     paths: list[str] = []
     for path in map(os.path.expanduser, images):
         if os.path.isdir(path):
+            if out is not None:
+                check_outside(out, path)
             pictures, others = find_pictures(path)
             if not pictures:
                 raise invalid(

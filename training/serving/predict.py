@@ -51,7 +51,7 @@ def predict(
     Example:
       >>> predict("exported/digits", ["seven.png"], out="predictions", top=3)
     """
-    paths = expand_folders(images)
+    paths = expand_folders(images, out)
     top = check_count("top", top)
     file = Path(out or "").expanduser()
     table = TABLES.get(file.suffix.lower())

@@ -268,7 +268,7 @@ def test_interrupt_within_beam_ends_the_command(
         ("none/a.png", "out", "^data must be a folder or pattern .*, got 'none/a.png'"),
         ("none.csv", "out", "^data must be an existing .csv or .parquet file"),
         ("digts", "out", "^there is no file or folder 'digts', and it is an unknown"),
-        ("DIR", "DIR/a/out", "^out must be a folder outside of the data in"),
+        ("DIR", "DIR/a/out", "^out must be a path outside of the data in"),
     ],
 )
 def test_wrong_argument_is_one_line(

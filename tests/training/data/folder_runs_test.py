@@ -45,7 +45,7 @@ def _write(folder, counts, size):
     for name, count in counts.items():
         for number in range(count):
             pixels = random.normal(COLORS[name], 40, size).clip(0, 255)
-            ending = ("jpg", "PNG", "jpeg")[number % 3]
+            ending = ("jpg", "PNG", "jpeg", "jfif", "jpe")[number % 5]
             write_picture(folder / name / f"{number:02d}.{ending}", pixels)
 
 

@@ -2,12 +2,14 @@
 """A picture has the same pixels on every route: training, evaluation, records, pseudo-labels and serving."""
 
 import dataclasses
+import io
 import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, pixels_of
+from PIL import Image
 from refusals import refused
 
 from lambdanet.training.beam.pseudo_labels import pseudo_label
@@ -22,6 +24,12 @@ NAMES = list(PICTURES)
 REFUSED = [name for name, row in PICTURES.items() if row.expected is None]
 READ = [name for name in NAMES if name not in REFUSED]
 PLAIN = [name for name, row in PICTURES.items() if row.plain]
+
+
+def test_converted_picture_has_no_time():
+    file = io.BytesIO()
+    Image.new("LAB", (8, 8), (100, 30, 20)).save(file, "TIFF")
+    assert b"iCCP" not in as_decodable(file.getvalue())  # a profile of this second
 
 
 def central(image):

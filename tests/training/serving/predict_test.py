@@ -296,6 +296,10 @@ def test_other_saved_models_are_rejected(tmp_path, make, message):
         ({"images": "DIR/pipe.png"}, "image must be a regular file, got '.*pipe.png'"),
         ({"images": "DIR/empty"}, "image must be a file, or a folder with"),
         ({"out": "DIR/good.png/out"}, "good.png/out' cannot be written"),
+        (
+            {"images": "DIR", "out": "DIR/sub"},
+            "out must be a path outside of the data in '.*', got '.*/sub'",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(served, tmp_path, capsys, options, message):
