@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network of the zoo as a backbone of KerasHub, for the tasks of that library."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_hub.models import FeaturePyramidBackbone
 
 from lambdanet.backend import keras
+from lambdanet.errors import check_known
 from lambdanet.models import zoo
 from lambdanet.models.output_stride import NATIVE, last_by_stride
 
@@ -65,6 +67,32 @@ class LambdaNetBackbone(FeaturePyramidBackbone):
         if Path(preset).is_dir() or "://" in preset:
             return super().from_preset(preset, load_weights, **kwargs)
         return cls(preset, {"weights": "imagenet"} if load_weights else None, **kwargs)
+
+    def default_lora_layer_names(self) -> list[str]:
+        """Returns the projections of lambda and attention layers that LoRA is for, as KerasHub's query and value."""
+        return ["queries", "values"]
+
+    def enable_lora(
+        self, rank: int, target_layer_names: Sequence[str] | None = None
+    ) -> None:
+        """Freezes the backbone but for low-rank adapters (LoRA) of some layers, as KerasHub's backbones do.
+
+        Args:
+          rank: the rank of the adapters.
+          target_layer_names: the names of projections or convolutions; none: `default_lora_layer_names`.
+
+        Raises:
+          InputError: there is no such layer, as in networks without lambda and attention layers by default.
+        """
+        accepted = {
+            layer.name
+            for layer in self._flatten_layers(include_self=False)
+            if hasattr(layer, "enable_lora")
+        }
+        names = target_layer_names or self.default_lora_layer_names()
+        for name in names:
+            check_known("layer in target_layer_names", name, accepted)
+        super().enable_lora(rank, names)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of `__init__` but `weights`, which a saved model contains."""

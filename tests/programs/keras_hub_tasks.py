@@ -10,6 +10,7 @@ import keras_hub
 import numpy as np
 
 import lambdanet
+from lambdanet.errors import InputError
 from lambdanet.models import preprocessing
 from lambdanet.models.keras_hub_backbone import LambdaNetBackbone
 from lambdanet.models.keras_hub_classifier import LambdaNetImageClassifier
@@ -23,6 +24,7 @@ def main() -> None:
     keras.utils.set_random_seed(0)
     check_segmenter()
     check_detector()
+    check_lora()
     # One whose classifier reads another convolution.
     for name in ("lambda_resnet_tiny", "haloregnetz_b"):
         check_classifier(name)
@@ -65,6 +67,35 @@ def check_detector() -> None:
     history = detector.fit(IMAGES, targets, epochs=1, verbose=0).history
     assert np.isfinite(history["loss"]).all()
     check_preset(detector, keras_hub.models.ObjectDetector)
+
+
+def check_lora() -> None:
+    """Adapters of lambda layers train, and nothing else of a backbone; where there are none, it is refused."""
+    # Trained, as blocks of a fresh network begin as the identity.
+    options = {"weights": "digits", "input_size": 64}
+    backbone = LambdaNetBackbone("lambda_resnet_tiny", options)
+    backbone.enable_lora(2)
+    adapters = backbone.trainable_weights
+    # In each of four lambda layers, two matrices for the queries and two for the values.
+    assert len(adapters) == 4 * 4 and all("lora" in v.name for v in adapters)
+    before = backbone.get_weights()
+    classifier = keras_hub.models.ImageClassifier(backbone, 2, preprocessor=None)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    classifier.compile(keras.optimizers.SGD(0.1), loss)
+    # The first of two matrices moves once the second is no longer zero.
+    classifier.fit(IMAGES, np.array([0, 1]), epochs=2, verbose=0)
+    trained = set(map(id, adapters))
+    for variable, value in zip(backbone.weights, before, strict=True):
+        is_equal = np.array_equal(keras.ops.convert_to_numpy(variable), value)
+        assert is_equal != (id(variable) in trained), variable.path
+    for name, layers in (("resnet_50", None), ("lambda_resnet_tiny", ["query"])):
+        plain = LambdaNetBackbone(name)
+        count = len(plain.trainable_weights)
+        try:
+            plain.enable_lora(2, layers)
+        except InputError as error:
+            assert "unknown layer in target_layer_names 'quer" in str(error)
+        assert len(plain.trainable_weights) == count
 
 
 def check_classifier(name: str) -> None:
