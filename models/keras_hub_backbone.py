@@ -69,7 +69,7 @@ class LambdaNetBackbone(FeaturePyramidBackbone):
         return cls(preset, {"weights": "imagenet"} if load_weights else None, **kwargs)
 
     def default_lora_layer_names(self) -> list[str]:
-        """Returns the projections of lambda and attention layers that LoRA is for, as KerasHub's query and value."""
+        """Returns the projections of lambda and attention layers that LoRA is for by default."""
         return ["queries", "values"]
 
     def enable_lora(

@@ -146,7 +146,7 @@ class LambdaNetImageClassifier(ImageClassifier):
           **kwargs: arguments of the classifier, such as `num_classes`, with which it is random.
 
         Raises:
-          InputError: the network is unknown, or has no such weights.
+          InputError: the network is unknown, or has no such weights, or they have no classifier.
           ConnectionError: published weights are not in the cache and cannot be fetched.
         """
         options = dict(options or {})
@@ -154,7 +154,9 @@ class LambdaNetImageClassifier(ImageClassifier):
         path = pretrained.locate(name, weights, build)
         metadata = tensor_files.metadata_of(path)
         class_names = trained_classes.names_of(metadata) or None
-        num_classes = int(metadata["num_classes"])
+        shape = tensor_files.shape_of(path, f"{CLASSIFIER}/kernel")
+        if not shape and "num_classes" not in kwargs:
+            raise invalid("weights", "of a classifier without num_classes", str(path))
         if load_weights:
             options["weights"] = str(path)
         backbone = LambdaNetBackbone(name, options)
@@ -164,7 +166,7 @@ class LambdaNetImageClassifier(ImageClassifier):
             )
         if "num_classes" in kwargs:
             return cls(backbone, **kwargs)
-        classifier = cls(backbone, num_classes, class_names=class_names, **kwargs)
+        classifier = cls(backbone, shape[-1], class_names=class_names, **kwargs)
         if load_weights:
             arrays, _ = tensor_files.read_safetensors(path)
             head = [arrays[f"{CLASSIFIER}/{part}"] for part in ("kernel", "bias")]

@@ -101,6 +101,7 @@ def create_sequence_model(
     weights: str | Path | None = None,
     dropout_rate: float = 0.0,
     kernel_regularizer: Any = None,
+    layer_name: str | None = None,
 ) -> keras.Model:
     """Builds a network for sequences.
 
@@ -114,6 +115,7 @@ def create_sequence_model(
         `.safetensors` file of the same network; None: random weights.
       dropout_rate: the rate of dropout before the classifier, in [0, 1).
       kernel_regularizer: the regularizer of every kernel.
+      layer_name: the name of the model as a layer of another one, in which names differ; None: `name`.
 
     Returns:
       A functional model: [b, n, in_channels] -> logits [b, num_classes].
@@ -141,7 +143,7 @@ def create_sequence_model(
             num_classes, kernel_regularizer=kernel_regularizer, name="logits"
         )
         x = logits(x)
-    model = keras.Model(inputs, x, name=name)
+    model = keras.Model(inputs, x, name=layer_name or name)
     if weights is not None:
         weight_files.load_weights(model, _weights_file(name, weights))
     return model

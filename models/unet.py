@@ -170,6 +170,7 @@ def create_unet(
     deep_supervision: bool = False,
     kernel_regularizer: Any = None,
     batch_norm: Mapping[str, Any] | None = None,
+    layer_name: str | None = None,
     **overrides: Any,
 ) -> keras.Model:
     """Builds a U-Net.
@@ -183,6 +184,8 @@ def create_unet(
       deep_supervision: whether to return logits of every level on the way up, each at its own resolution.
       kernel_regularizer: the regularizer of every kernel.
       batch_norm: arguments of every batch normalization, over momentum 0.9 and epsilon 1e-5.
+      layer_name: the name of the model as a layer of another one, in which names differ; None: that of the
+        network, or "unet".
       **overrides: options of the network's layers, such as `scope=(3, 7, 7)` for lambda layers on volumes.
 
     Returns:
@@ -217,6 +220,7 @@ def create_unet(
     builder = LayerBuilder(kernel_regularizer, batch_norm or {}, "relu")
     maps = network.maps(inputs, builder, overrides)
     logits = {"0": builder.classifier(maps[0], num_classes)}
+    name = layer_name or name
     if not deep_supervision:
         return keras.Model(inputs, logits["0"], name=name)
     for level, x in enumerate(maps[1:-1], start=1):

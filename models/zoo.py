@@ -103,6 +103,7 @@ def create_model(
     pooling: str | None = "avg",
     out_levels: Sequence[int | str] | None = None,
     output_stride: int = NATIVE,
+    layer_name: str | None = None,
     **overrides: Any,
 ) -> keras.Model:
     """Builds a model of the zoo.
@@ -135,6 +136,7 @@ def create_model(
       output_stride: the largest stride of a map, 8, 16 or 32, with the same weights: below 32, the last maps
         are finer, as segmentation needs, and layers see them as with a dilation (Chen et al. 2017); see
         `lambdanet.models.output_stride`.
+      layer_name: the name of the model as a layer of another one, in which names differ; None: `name`.
       **overrides: options of the model's layers, such as `key_dim=8` for lambda layers.
 
     Returns:
@@ -194,6 +196,7 @@ def create_model(
         images, builder, stochastic_depth_rate, **overrides
     )
     embedding = architecture.embedding(features, builder, pooling)
+    name = layer_name or name
     maps = _select_levels({**features, EMBEDDING: embedding}, out_levels)
     if features_only and path is None:
         return keras.Model(images, maps, name=name)

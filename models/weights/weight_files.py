@@ -17,6 +17,7 @@ from lambdanet.layers.attention import AxialAttention, GlobalAttention
 from lambdanet.layers.layer import check_plain
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
 from lambdanet.models.layer_builder import CLASSIFIER
+from lambdanet.models.names import list_models
 from lambdanet.models.weights import tensor_files
 from lambdanet.models.weights.tensor_files import SAFETENSORS
 from lambdanet.ops import relative_positions
@@ -85,11 +86,13 @@ def read_sizes(path: Path) -> tuple[int, int]:
     """Returns the numbers of classes and of channels of the images that a file of weights is for.
 
     The classes are those of its classifier, or ImageNet's; the channels are "in_channels" of its metadata, or
-    three.
+    three; `InputError` where that is no number.
     """
     kernel = tensor_files.shape_of(path, f"{CLASSIFIER}/kernel")
-    channels = int(tensor_files.metadata_of(path).get("in_channels", RGB))
-    return (kernel[-1] if kernel else IMAGENET_CLASSES), channels
+    channels = tensor_files.metadata_of(path).get("in_channels", str(RGB))
+    if not channels.isdecimal():
+        raise invalid(f"in_channels in {str(path)!r}", "a number", channels)
+    return (kernel[-1] if kernel else IMAGENET_CLASSES), int(channels)
 
 
 def packaged_sets(model_name: str) -> list[str]:
@@ -111,7 +114,8 @@ def save(
         in classes, a list in JSON, and `create_model` the number in_channels; others are kept.
 
     Raises:
-      InputError: the path has another ending, or a layer has LoRA or is quantized, which cannot be loaded.
+      InputError: the path has another ending, two weights have the same name, or a layer has LoRA or is
+        quantized, which cannot be loaded.
 
     Example:
       >>> save(model, "mine.safetensors", {"mean": "0.485, 0.456, 0.406", "license": "Apache-2.0"})
@@ -161,14 +165,17 @@ def read_arrays(
     """Returns the arrays of a .safetensors file by name, and its metadata.
 
     Args:
-      model: the model that the weights are for; its name is compared with that in the metadata.
+      model: the model that the weights are for; its name is compared with that in the metadata, where both
+        are names of the zoo.
       path: the path of the file.
 
     Raises:
       InputError: the file is damaged, or has the weights of another model.
     """
     arrays, metadata = tensor_files.read_safetensors(path)
-    if (trained := metadata.get("model", model.name)) != model.name:
+    trained = metadata.get("model")
+    # A copy within another model has a name of its own.
+    if trained != model.name and {trained, model.name} <= set(list_models()):
         raise InputError(
             f"{str(path)!r} does not fit {model.name!r}: it has the weights of {trained!r}"
         )
@@ -220,8 +227,20 @@ def is_published(metadata: Mapping[str, str]) -> bool:
 
 
 def weights_by_name(model: keras.Model) -> dict[str, K.Variable]:
-    """Returns the weights of a model by their names in files."""
-    return {compat.variable_name(variable): variable for variable in model.weights}
+    """Returns the weights of a model by their names in files.
+
+    Raises:
+      InputError: two have the same name, as where a model contains two of the same network.
+    """
+    weights: dict[str, K.Variable] = {}
+    for variable in model.weights:
+        name = compat.variable_name(variable)
+        if name in weights:
+            hint = "save each network in it by itself, or all by `model.save`"
+            whose = f"names of the weights of {model.name!r}"
+            raise invalid(whose, "different", f"{name} twice", hint)
+        weights[name] = variable
+    return weights
 
 
 def assign_weights(

@@ -68,7 +68,7 @@ def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
             stddev=recipe.position_stddev
         )
     for key in recipe.model_options:
-        if key in arguments or key in ("features_only", "weights"):
+        if key in arguments or key in ("features_only", "layer_name", "weights"):
             raise invalid("model_options", "options of the model's layers", key)
     with compat.dtype_policy("mixed_bfloat16" if recipe.mixed_precision else "float32"):
         return zoo.create_model(recipe.model, **{**arguments, **recipe.model_options})

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model of the zoo with trained weights, whose metadata describe its pictures and classes."""
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -63,9 +62,8 @@ def build_classifier(
     """
     path = pretrained.locate(model_name, weights, partial(zoo.create_model, model_name))
     preprocessing = of_weights(path)
-    metadata = tensor_files.metadata_of(path)
-    known = names_of(metadata)
-    names = known if class_names is None else _read_names(class_names, metadata)
+    known = names_of(tensor_files.metadata_of(path))
+    names = known if class_names is None else _read_names(class_names, path)
     if not names:
         raise invalid(
             "class_names", "a file with the class names, one per line", class_names
@@ -77,11 +75,11 @@ def build_classifier(
     return TrainedModel(model, preprocessing, names)
 
 
-def _read_names(file: str | Path, metadata: Mapping[str, str]) -> list[str]:
+def _read_names(file: str | Path, weights: Path) -> list[str]:
     """Returns the names in a file; `InputError` unless their number is that of the classes of the weights."""
     names = classes.read_names(Path(file).expanduser())
-    count = int(metadata.get("num_classes", 0))
-    if count not in (0, len(names)):
+    count = weight_files.read_sizes(weights)[0]
+    if count != len(names):
         raise invalid(
             f"the number of lines in {str(file)!r}",
             f"{count}, one per class",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weight files: round trips, and errors that change nothing."""
 
+import functools
 import json
 import re
 
@@ -12,6 +13,7 @@ from helpers import images
 from refusals import unchanged
 
 import lambdanet
+from lambdanet.models.unet import UNet
 from lambdanet.models.weights import tensor_files, weight_files
 
 NAME = "lambda_resnet_tiny"
@@ -236,6 +238,34 @@ def test_other_channels_take_weights_for_rgb(model, file):
     )
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        functools.partial(lambdanet.create_model, NAME, 10, features_only=True),
+        functools.partial(lambdanet.create_unet, UNet((4, 8), ("C", "C"), ("C",))),
+        functools.partial(lambdanet.create_sequence_model, "lambda_resnet18_1d"),
+    ],
+)
+def test_two_copies_in_one_model_have_own_names(tmp_path, build):
+    """Each by itself is saved, and loaded into a network of any name; both together are refused."""
+    networks = build(), build(layer_name="other")
+    inputs = keras.Input(networks[0].input_shape[1:])
+    outputs = [network(inputs) for network in networks]
+    both = keras.Model(inputs, outputs, name="both")
+    assert [layer.name for layer in both.layers[1:]] == [networks[0].name, "other"]
+    path = tmp_path / "weights.safetensors"
+    message = "names of the weights of 'both' must be different, got '.* twice"
+    with refusals.refused(message):
+        save(both, path)
+    assert not path.exists()
+    weight_files.load_weights(networks[0], save(networks[1], path))
+    values = (network.get_weights() for network in networks)
+    for one, other in zip(*values, strict=True):
+        np.testing.assert_array_equal(one, other)
+    with refusals.unchanged(both, message):
+        weight_files.load_weights(both, path)
+
+
 @pytest.mark.parametrize("in_channels", [2, 3, 4, 7])
 def test_kernel_for_other_channels_is_repeated_and_scaled(in_channels):
     """As timm does it."""
@@ -249,4 +279,7 @@ def test_kernel_for_other_channels_is_repeated_and_scaled(in_channels):
 def test_weights_for_other_channels_than_rgb_do_not_fit(tmp_path):
     four = lambdanet.create_model(NAME, num_classes=10, in_channels=4)
     message = "stem1_conv/kernel has the shape (3, 3, 4, 8), not (3, 3, 3, 8)"
-    assert message in refused(save(four, tmp_path / "four.safetensors"))
+    path = save(four, tmp_path / "four.safetensors")
+    assert message in refused(path)
+    weight_files.save(four, path, {"in_channels": "four"})
+    assert "four.safetensors' must be a number, got 'four'" in refused(path)

@@ -95,9 +95,7 @@ def tiny_weights(tmp_path_factory):
     keras.utils.set_random_seed(1)
     model = lambda_model()
     randomize_normalizations(model)
-    weight_files.save(
-        model, path, {**texts, "input_size": str(SIZE), "num_classes": "7"}
-    )
+    weight_files.save(model, path, {**texts, "input_size": str(SIZE)})
     return model, path
 
 
