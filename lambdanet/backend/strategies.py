@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The variables of Keras 3 on the devices of a distribution strategy of TensorFlow."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,10 @@ SEEDS = "seed_generator"  # in the paths of variables that are no weights
 def average_on_read(create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
     """Creates a variable; of moving averages, which differ between devices, checkpoints have the mean.
 
-    Keras 3.15 would read those of the first device.
+    They are batch statistics, and the averages of weights and of these statistics over the steps. Keras 3.15
+    would read those of the first device.
     """
-    if (options["name"] or "").startswith("moving_"):
+    if re.search("^moving_|_average$", options["name"] or ""):
         options["synchronization"] = tf.VariableSynchronization.ON_READ
         options["aggregation"] = tf.VariableAggregation.MEAN
     return create(**options)

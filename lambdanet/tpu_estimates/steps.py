@@ -92,7 +92,6 @@ def recipe_step(
         model = build_model(dataclasses.replace(recipe, input_size=size))
         optimizer = build_optimizer(recipe, _STEPS_PER_EPOCH)
         compile_model(recipe, model, optimizer)
-        optimizer.build(model.trainable_variables)
     precision = "bfloat16" if recipe.mixed_precision else "float32"
     is_jax = K.ENGINE == "jax"
     name = f"{recipe.model} at {size}, {mode}, {precision}, {'JAX' if is_jax else 'TensorFlow'}"

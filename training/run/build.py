@@ -22,7 +22,11 @@ from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.training.run import optimizers
-from lambdanet.training.run.train_step import accumulate_gradients, rematerialize
+from lambdanet.training.run.train_step import (
+    accumulate_gradients,
+    average_weights,
+    rematerialize,
+)
 
 
 def build_model_for_training(recipe: Recipe) -> keras.Model:
@@ -150,6 +154,10 @@ def compile_model(
         model.call = rematerialize(model)
     if recipe.accumulate_steps > 1:
         model.train_step = accumulate_gradients(model, recipe.accumulate_steps)
+    if not optimizer.built:
+        optimizer.build(model.weights)
+    if optimizer.averages:
+        model.train_step = average_weights(model)
 
 
 def create_metrics(model: keras.Model) -> None:

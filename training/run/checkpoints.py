@@ -48,7 +48,8 @@ class Checkpoints:
     Args:
       directory: the folder, created with the first checkpoint.
       model: a built model.
-      optimizer: its optimizer, whose variables are created here so that they can be restored.
+      optimizer: its optimizer, of `with_options`, whose variables are created here so that they can be
+        restored.
       devices: the devices of the run; all workers take part in saving, the chief writes.
       max_to_keep: the number of checkpoints to keep, the newest.
 
@@ -56,7 +57,8 @@ class Checkpoints:
       sums: the sums of the metrics since the start of the epoch, float32 [4]; 0 once it is evaluated.
 
     Example:
-      >>> checkpoints = Checkpoints("checkpoints", model, keras.optimizers.SGD())
+      >>> optimizer = with_options(keras.optimizers.SGD)()
+      >>> checkpoints = Checkpoints("checkpoints", model, optimizer)
       >>> checkpoints.save(step=1)
       >>> checkpoints.restore()
       1
@@ -76,11 +78,11 @@ class Checkpoints:
         self.devices = devices
         self.sums = np.zeros(NUM_SUMS, np.float32)
         self._max_to_keep = max_to_keep
-        # Also those that are frozen later.
-        self._weights = list(model.trainable_variables)
         self._kept: list[Any] = []  # the weights, while averages are in their place
         if not optimizer.built:
-            optimizer.build(self._weights)
+            optimizer.build(model.weights)
+        # Pairs of a weight and its moving average, where the optimizer keeps them.
+        self.averages = list(zip(model.weights, optimizer.averages, strict=False))
 
     def steps(self) -> list[int]:
         """Returns the steps of the checkpoints on disk, in order."""
@@ -128,6 +130,12 @@ class Checkpoints:
         """
         step, arrays = read_newest(self.directory)
         if step:
+            if self.averages:
+                # Earlier checkpoints have no averages of batch statistics.
+                statistics = [name for name in arrays if "/moving_" in name]
+                for name in statistics:
+                    average = name.replace(MODEL, AVERAGE, 1)
+                    arrays.setdefault(average, arrays[name])
             self._check_fit(_path(self.directory, step), arrays)
             for name, variable in self._variables().items():
                 variable.assign(arrays[name])
@@ -146,13 +154,15 @@ class Checkpoints:
 
     def use_averages(self) -> None:
         """Replaces the weights by their moving averages, until `use_weights`."""
-        self._kept = [keras.ops.copy(weight) for weight in self._weights]
-        self._copy(self.averages, self._weights)
+        self._kept = [keras.ops.copy(weight) for weight, _ in self.averages]
+        for weight, average in self.averages:
+            # On JAX, two variables must not share an array.
+            weight.assign(keras.ops.copy(average))
 
     def use_weights(self) -> None:
         """Undoes `use_averages`, if it was called."""
-        for variable, weight in zip(self._weights, self._kept, strict=False):
-            variable.assign(weight)
+        for (weight, _), kept in zip(self.averages, self._kept, strict=False):
+            weight.assign(kept)
         self._kept = []
 
     def reset_averages(self) -> None:
@@ -160,16 +170,8 @@ class Checkpoints:
 
         Otherwise they would start at the values with which the model was built.
         """
-        self._copy(self._weights, self.averages)
-
-    @property
-    def averages(self) -> list[Any]:
-        """The moving averages of the weights, in their order; none where the optimizer keeps none."""
-        return (
-            self.optimizer._model_variables_moving_average
-            if self.optimizer.use_ema
-            else []
-        )
+        for weight, average in self.averages:
+            average.assign(keras.ops.copy(weight))
 
     def all_finite(self) -> bool:
         """Returns whether all weights and variables of the optimizer are finite."""
@@ -179,19 +181,13 @@ class Checkpoints:
             bool(keras.ops.all(keras.ops.isfinite(variable))) for variable in floats
         )
 
-    def _copy(self, sources: list[Any], targets: list[Any]) -> None:
-        for source, target in zip(sources, targets, strict=bool(self.averages)):
-            # On JAX, two variables must not share an array.
-            target.assign(keras.ops.copy(source))
-
     def _variables(self) -> dict[str, Any]:
         """Returns the variables of the model and of the optimizer by their names in a checkpoint."""
-        pairs = zip(self._weights, self.averages, strict=bool(self.averages))
         averages = {
             f"{AVERAGE}{compat.variable_name(weight)}": average
-            for weight, average in pairs
+            for weight, average in self.averages
         }
-        averaged = set(map(id, self.averages))
+        averaged = set(map(id, averages.values()))
         others = [v for v in self.optimizer.variables if id(v) not in averaged]
         seeds = [
             variable for variable in self.model.variables if SEEDS in variable.path

@@ -67,11 +67,12 @@ class LAMB(keras.optimizers.Adam):
 def with_options(
     kind: type[keras.optimizers.Optimizer],
 ) -> type[keras.optimizers.Optimizer]:
-    """Returns a class of optimizer with three more arguments, for a run in which layers may be frozen.
+    """Returns a class of optimizer with more arguments, for a run in which layers may be frozen.
 
     Only kernels are decayed: no biases, no scales and shifts of normalizations, no tables of positions.
-    Gradients are clipped after the sum over devices. The moving averages start at the weights, move once per
-    step, and do not replace the weights at the end of `fit`, as Keras's do.
+    Gradients are clipped after the sum over devices. With `use_ema`, `averages` are the moving averages of
+    all weights with which it is built, batch statistics too. They start at the weights, move by
+    `move_averages` instead of in `apply`, and do not replace the weights at the end of `fit`, as Keras's do.
 
     Args:
       kind: the class. Its new arguments are `clip`, applied to the gradients of all devices together before
@@ -84,14 +85,22 @@ def with_options(
             *args: Any,
             clip: Clip | None = None,
             rate_factors: RateFactors | None = None,
+            use_ema: bool = False,
             **kwargs: Any,
         ):
             super().__init__(*args, **kwargs)
+            self.averages: list[Any] = []
+            self._keeps_averages = use_ema
             self._clip = clip
             self._rate_factors = rate_factors
             self._factors: Callable[[Any], float] = lambda key: 1.0
 
         def build(self, variables: Sequence[Any]) -> None:
+            if self._keeps_averages:
+                self.averages = self.add_optimizer_variables(variables, "average")
+                for average, variable in zip(self.averages, variables, strict=True):
+                    average.assign(keras.ops.copy(variable))
+            variables = [v for v in variables if v.trainable]
             self.exclude_from_weight_decay([v for v in variables if not is_kernel(v)])
             if self._rate_factors:
                 factors = self._rate_factors(variables)
@@ -100,20 +109,18 @@ def with_options(
                 ).__getitem__
             super().build(variables)
 
-        def add_variable_from_reference(
-            self,
-            reference_variable: Any,
-            name: str | None = None,
-            initializer: Any = "zeros",
-        ) -> Any:
-            if name == "average":
+        def move_averages(self, variables: Sequence[Any]) -> None:
+            """Moves the averages after step t, from 1, with the decay min(ema_momentum, (1 + t) / (10 + t)).
 
-                def initializer(*args: Any, **kwargs: Any) -> Any:
-                    return keras.ops.copy(reference_variable)
+            With `ema_momentum` alone, those of a short run would be the initial weights.
 
-            return super().add_variable_from_reference(
-                reference_variable, name, initializer
-            )
+            Args:
+              variables: the weights, as for `build`.
+            """
+            step = K.cast(self.iterations, "float32")
+            decay = K.minimum(self.ema_momentum, (1 + step) / (10 + step))
+            for average, variable in zip(self.averages, variables, strict=True):
+                average.assign(average + (1 - decay) * (variable - average))
 
         def apply(self, grads: Any, trainable_variables: Any = None) -> None:
             super().apply(grads, trainable_variables or self._trainable_variables)
@@ -169,22 +176,6 @@ def with_options(
                     variable * K.cast(self.weight_decay * rate, variable.dtype),
                 )
             super().update_step(gradient, variable, rate)
-            if self.use_ema:
-                average = self._model_variables_moving_average[
-                    self._get_variable_index(variable)
-                ]
-                self.assign(
-                    average,
-                    self.ema_momentum * average + (1 - self.ema_momentum) * variable,
-                )
-
-        def _update_model_variables_moving_average(
-            self, trainable_variables: Sequence[Any]
-        ) -> None:
-            """Does nothing: `update_step` moves the averages, and only of weights that train."""
-
-        def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
-            """Does nothing: the next `fit` would start from the averages."""
 
     return WithOptions
 

@@ -27,6 +27,35 @@ def accumulate_gradients(model: keras.Model, parts: int) -> Callable[..., Any]:
     return (_jax_step if ENGINE == "jax" else _tensorflow_step)(model, parts)
 
 
+def average_weights(model: keras.Model) -> Callable[..., Any]:
+    """Returns a `train_step` that also moves the averages of weights and batch statistics.
+
+    Args:
+      model: a compiled model, whose optimizer is of `with_options`, with `use_ema`.
+    """
+    step = model.train_step
+    optimizer = model.optimizer
+
+    def tensorflow_step(data: Any) -> Any:
+        logs = step(data)
+        optimizer.move_averages(model.weights)
+        return logs
+
+    def jax_step(state: Any, data: Any) -> Any:
+        logs, (weights, others, values, metrics) = step(state, data)
+        pairs = [
+            *zip(model.trainable_variables, weights, strict=True),
+            *zip(model.non_trainable_variables, others, strict=True),
+            *zip(optimizer.variables, values, strict=True),
+        ]
+        with keras.StatelessScope(pairs) as scope:
+            optimizer.move_averages(model.weights)
+        values = [scope.get_current_value(v) for v in optimizer.variables]
+        return logs, (weights, others, values, metrics)
+
+    return jax_step if ENGINE == "jax" else tensorflow_step
+
+
 def rematerialize(model: keras.Model) -> Callable[..., Any]:
     """Returns a `call` of a model that in training keeps only what is between its blocks.
 

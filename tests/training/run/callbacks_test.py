@@ -21,6 +21,7 @@ from lambdanet.training.run.checkpoints import (
 )
 from lambdanet.training.run.logs import HistoryFile, Speed, read_history, show_pictures
 from lambdanet.training.run.optimizers import with_options
+from lambdanet.training.run.train_step import average_weights
 
 IMAGES = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
 LABELS = np.arange(8) % 2
@@ -33,11 +34,14 @@ class _Run:
     def __init__(self, path, use_ema=False):
         keras.utils.set_random_seed(0)
         images = keras.Input([2])
+        norm = keras.layers.BatchNormalization(
+            momentum=0.6, center=False, scale=False, name="norm"
+        )
         head = keras.layers.Dense(2, name="head")
         self.path = path
-        self.model = keras.Model(images, head(images), name="one_layer")
+        self.model = keras.Model(images, head(norm(images)), name="one_layer")
         optimizer = with_options(keras.optimizers.SGD)(
-            WarmupSchedule(0.1, 8, 4), use_ema=use_ema, ema_momentum=0.5, name="sgd"
+            WarmupSchedule(0.1, 8, 4), use_ema=use_ema, ema_momentum=0.3, name="sgd"
         )
         self.checkpoints = Checkpoints(path / "checkpoints", self.model, optimizer)
         self.model.compile(
@@ -46,6 +50,8 @@ class _Run:
             metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
         )
         create_metrics(self.model)
+        if use_ema:
+            self.model.train_step = average_weights(self.model)
 
     def fit(
         self,
@@ -192,9 +198,10 @@ def test_evaluation_uses_averages_and_training_weights(tmp_path):
             for step in range(1, 5)
         )
     )
-    for step in weights[1:]:
+    for number, step in enumerate(weights[1:], start=1):
+        decay = min(0.3, (1 + number) / (10 + number))
         pairs = zip(averages, step, strict=True)
-        averages = [0.5 * average + 0.5 * weight for average, weight in pairs]
+        averages = [decay * average + (1 - decay) * weight for average, weight in pairs]
 
     run = _Run(tmp_path / "run", use_ema=True)
     run.fit(recipe=dataclasses.replace(RECIPE, ema_decay=0.5))

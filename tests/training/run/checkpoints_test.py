@@ -31,6 +31,8 @@ def _train(checkpoints, steps):
         checkpoints.optimizer.apply(
             [keras.ops.full(v.shape, 0.1 * (step + 1)) for v in weights], weights
         )
+        if checkpoints.averages:
+            checkpoints.optimizer.move_averages(checkpoints.model.weights)
 
 
 def _values(checkpoints):
@@ -66,6 +68,23 @@ def test_restore_recovers_all_variables(tmp_path, optimizer, policy):
     assert again.restore() == 7
     _assert_equal(_values(again), _values(saved))
     assert int(again.optimizer.iterations) == 3
+
+
+def test_earlier_checkpoint_has_no_averages_of_statistics(two):
+    """They start at the statistics, and all others continue."""
+    file = two[0] / "ckpt-2.npz"
+    with np.load(file) as content:
+        arrays = dict(content)
+    for name in ("moving_mean", "moving_variance"):
+        arrays[f"model/norm/{name}"] += 3
+        del arrays[f"average/norm/{name}"]
+    np.savez(file, **arrays)
+    checkpoints = _checkpoints(two[0])
+    assert checkpoints.restore() == 2
+    assert len(checkpoints.averages) == len(checkpoints.model.weights)
+    for weight, average in checkpoints.averages:
+        kept = arrays[f"model/{weight.path}"]
+        _assert_equal([average], [arrays.get(f"average/{weight.path}", kept)])
 
 
 def test_newest_three_are_kept(tmp_path):

