@@ -56,9 +56,9 @@ EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
 ON_JAX := tests/ops/chunks_on_devices_test.py tests/training/train_test.py tests/training/trained_export_test.py \
 	tests/training/data/bad_records_test.py $(patsubst %,tests/training/run/%_test.py,callbacks checkpoints freezing \
 	interrupted_runs train_step)
-REST_ON_JAX := tests/backend/engines_test.py tests/backend/numbers_test.py tests/benchmarks/contenders_test.py tests/explain/networks_test.py tests/explain/outputs_test.py \
+REST_ON_JAX := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/benchmarks/contenders_test.py tests/explain/networks_test.py tests/explain/outputs_test.py \
 	$(patsubst %,tests/training/run/%_test.py,devices losses multi_worker optimizers)
-ON_TORCH := tests/backend/engines_test.py tests/backend/numbers_test.py tests/explain/networks_test.py tests/explain/outputs_test.py
+ON_TORCH := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/explain/networks_test.py tests/explain/outputs_test.py
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
 DETECTION := $(BIN)/python -m lambdanet.detection
 SHAPES := $(DETECTION).shapes --out=demo/shapes

@@ -53,22 +53,6 @@ def assert_equal_with_gradients(
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-def pairwise(
-    first: Sequence[Any], second: Sequence[Any], third: Sequence[Any]
-) -> list[tuple[Any, Any, Any]]:
-    """Returns cases in which all values of any two of three factors meet.
-
-    All pairs of the first two, with the values of the third in turn: (0, 0, 0), (0, 1, 1), (1, 0, 1),
-    (1, 1, 0) for three factors of two values. The third must have the fewest.
-    """
-    assert len(third) <= min(len(first), len(second))
-    return [
-        (a, b, third[(i + j) % len(third)])
-        for i, a in enumerate(first)
-        for j, b in enumerate(second)
-    ]
-
-
 def relative_error(x: Any, expected: Any) -> float:
     """Returns the norm of the difference, relative to the norm of the expected values, in float64."""
     x, expected = (np.asarray(tf.cast(array, tf.float64)) for array in (x, expected))

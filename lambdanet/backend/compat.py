@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src import backend
 from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.initializers.random_initializers import compute_fans
@@ -20,8 +21,11 @@ from lambdanet.errors import invalid
 
 
 def mask_of(x: Any) -> Any:
-    """Returns the mask that Keras keeps with a tensor, as of `Masking`; None where there is none."""
-    return getattr(x, "_keras_mask", None)
+    """Returns the mask that Keras keeps with a tensor, as of `Masking`; None where there is none.
+
+    It is no attribute of tensors that cannot have any, such as those of a function that JAX compiles.
+    """
+    return backend.get_keras_mask(x)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")

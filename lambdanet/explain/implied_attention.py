@@ -96,9 +96,10 @@ def implied_attention(
         raise InputError(
             f"layer must be a LambdaLayer or an attention layer, got {kind}, which has no map"
         )
-    inputs = K.convert_to_tensor(inputs, layer.compute_dtype)
+    # A cast would lose Keras's masks.
+    inputs = K.convert_to_tensor(inputs)
     if context is not None:
-        context = K.convert_to_tensor(context, layer.compute_dtype)
+        context = K.convert_to_tensor(context)
     others = {
         "context": context,
         "mask": mask,

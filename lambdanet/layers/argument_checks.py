@@ -151,7 +151,8 @@ def check_mask(
       context: the source of keys and values, [b, *context_size, c']; None: the inputs.
 
     Returns:
-      The mask; one of floating-point numbers as booleans.
+      The mask, [1, n, m] or [b, n, m], as Keras's own mask has two axes; one of floating-point numbers as
+      booleans.
     """
     rank = len(inputs.shape) - 2
     is_pooled = max(per_axis(layer.pool_size, rank, "pool_size")) > 1
@@ -164,16 +165,19 @@ def check_mask(
     n = _num_positions(query_map)
     b, m = _batch_and_positions(inputs, context)
     values: Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
-    shape = tuple(values.shape)
+    given = shape = tuple(values.shape)
     accepted = f"of the shape [n, m] = {[n, m]} or [b, n, m] = {[b, n, m]}"
-    accepted_shape = [b, n, m][-len(shape) :]
-    if len(shape) not in (2, 3) or not shapes_agree(shape, accepted_shape):
-        raise invalid("mask", accepted, shape)
-    if len(shape) == 2 and shape[0] is None and not K.is_tensor(values):
+    if len(given) == 2:
+        values = values[K.newaxis]
+        shape = (1, *given)
+    batch = 1 if shape[:1] == (1,) else b
+    if not shapes_agree(shape, [batch, n, m]):
+        raise invalid("mask", accepted, given)
+    if len(given) == 2 and given[0] is None and not K.is_tensor(values):
         raise invalid(
             "mask",
             accepted,
-            shape,
+            given,
             "an Input has its first axis for the batch, and [b, m] is a padding_mask",
         )
     return as_boolean(values) if "float" in K.dtype_name(values.dtype) else values

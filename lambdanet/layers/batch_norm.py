@@ -9,7 +9,7 @@ from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.device import num_devices
 from lambdanet.backend.tensors import at_least_float32, sizes
 from lambdanet.errors import check_flags, invalid
-from lambdanet.layers.layer import Layer, build_sublayer
+from lambdanet.layers.layer import Layer, PointwiseLayer, build_sublayer
 from lambdanet.ops import kernels
 from lambdanet.ops.position_term import devices_of
 
@@ -286,7 +286,7 @@ def copy_folded(layer: Any, copy: Any, names: Sequence[str]) -> None:
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
-class ChannelAffine(Layer):
+class ChannelAffine(PointwiseLayer):
     """Scales and shifts every channel, scale * x + offset: what a batch normalization computes at inference.
 
     Input and output: [..., c].
@@ -305,10 +305,6 @@ class ChannelAffine(Layer):
       >>> tuple(ChannelAffine()(keras.ops.zeros([2, 14, 14, 64])).shape)
       (2, 14, 14, 64)
     """
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         channels = input_shape[-1]

@@ -137,7 +137,7 @@ class CausalLayer(Layer):
             raise invalid("causal", "True, 'time' or an axis, for a state", False)
         if mask is not None:
             accepted = "None with a state, which a padding_mask may have"
-            raise invalid("mask", accepted, tuple(mask.shape))
+            raise invalid("mask", accepted, tuple(mask.shape[-2:]))
         if state is None and not self.built:
             return
         self._check_built()

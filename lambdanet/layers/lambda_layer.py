@@ -139,9 +139,10 @@ class LambdaLayer(CausalLayer):
     * context: the source of keys and values, [b, *context_size, c'], of the same rank. Default: the inputs.
     * mask: what each query sees of the context, [n, m], or [b, n, m] for each example. Default: everything.
     * padding_mask: the context positions that are no padding, [b, m], for sequences of different lengths.
-      Default: Keras's own mask of the context, as of `Masking` or `Embedding(mask_zero=True)`, for sequences.
-      Padding is in no lambda, and in no statistics of a batch normalization; with the inputs as context, it
-      is also in no average of a pool. Costs hardly anything, where a mask [b, n, m] takes a slower form.
+      For sequences, Keras's own mask of the context, as of `Masking` or `Embedding(mask_zero=True)`, is one
+      too: padding is what either hides. It is in no lambda, and in no statistics of a batch normalization;
+      with the inputs as context, it is also in no average of a pool. Costs hardly anything, where a mask
+      [b, n, m] takes a slower form.
     * training: whether batch normalizations use the statistics of the batch.
     * initial_state: of a causal layer, the state after earlier positions, which the inputs continue; see
       `initial_state`.
@@ -159,7 +160,7 @@ class LambdaLayer(CausalLayer):
       (2, 14, 10, 64)
     """
 
-    reads_padding_masks = True
+    masked_ranks = (3,)
     # The attributes with weights.
     PARTS: tuple[str, ...] = ("_queries", "_keys", "_values", "position")
 
@@ -293,7 +294,7 @@ class LambdaLayer(CausalLayer):
         initial_state: State | None,
         return_state: bool = False,
     ) -> Masks:
-        """Checks the arguments of a call; returns the mask and the padding mask, which may be Keras's own.
+        """Checks the arguments of a call; returns the mask, [1 or b, n, m], and the padding mask.
 
         Raises:
           InputError: an argument does not fit the inputs or the layer.
@@ -302,10 +303,10 @@ class LambdaLayer(CausalLayer):
             raise InputError(
                 f"causal={self.causal!r} needs the inputs as context; give mask as [n, m] instead"
             )
+        if mask is compat.mask_of(inputs):
+            mask = None  # or Keras's padding mask, which `project` reads
         if mask is not None:
             mask = check_mask(self, mask, inputs, context)
-        if padding_mask is None and len(getattr(inputs, "shape", ())) == 3:
-            padding_mask = compat.mask_of(inputs if context is None else context)
         if padding_mask is not None:
             padding_mask = check_padding_mask(padding_mask, inputs, context)
         if return_state or initial_state is not None:
@@ -370,8 +371,9 @@ class LambdaLayer(CausalLayer):
           inputs: [b, *query_size, c].
           context: the source of keys and values, [b, *context_size, c'], of the same rank; default: the
             inputs.
-          mask: the context positions m that a query n sees: booleans or integers as [n, m], or as
-            [b, n, m] for each example; 0 and 1 alone if they are floating-point.
+          mask: the context positions m that a query n sees: booleans or integers as [1, n, m], or as
+            [b, n, m] for each example; 0 and 1 alone if they are floating-point. `__call__` also takes
+            [n, m]; here, two axes are those of Keras's padding mask, [b, m].
           padding_mask: the context positions that are no padding, as [b, m], of the same types.
           training: whether batch normalizations use the statistics of the batch; False also chooses forms
             that are fast without a gradient.
@@ -431,16 +433,13 @@ class LambdaLayer(CausalLayer):
         training: bool | None = None,
     ) -> Projections:
         """Computes the queries, keys and values; arguments as in `call`, and checked."""
+        mask, padding_mask = self._read_masks(inputs, context, mask, padding_mask)
         inputs = K.cast(inputs, self.compute_dtype)
         if context is not None:
             context = K.cast(context, self.compute_dtype)
-        if mask is not None:
-            mask = K.cast(K.convert_to_tensor(mask), "bool")
         query_mask = None  # [b, *query_size]
-        if padding_mask is not None:
-            padding_mask = K.cast(K.convert_to_tensor(padding_mask), "bool")
-            if context is None:
-                query_mask = K.reshape(padding_mask, sizes(inputs)[:-1])
+        if padding_mask is not None and context is None:
+            query_mask = K.reshape(padding_mask, sizes(inputs)[:-1])
         context = inputs if context is None else context
         axes = self.geometry.along(len(inputs.shape) - 2)
         if any(axis.query_strides > 1 for axis in axes):
@@ -478,6 +477,35 @@ class LambdaLayer(CausalLayer):
         if query_mask is not None and self.geometry.has_pool:
             queries = [_without_padding(x, query_mask) for x in queries]
         return Projections(queries, keys, values, mask, padding_mask, query_mask)
+
+    def _read_masks(
+        self,
+        inputs: Tensor,
+        context: Tensor | None,
+        mask: Tensor | None,
+        padding_mask: Tensor | None,
+    ) -> Masks:
+        """Returns the mask, [n, m] or [b, n, m], and the padding mask, [b, m], as booleans.
+
+        Keras's padding mask, which it keeps with a tensor or, as `TimeDistributed`, passes to `call`, joins
+        that of the caller.
+        """
+        keras_mask = compat.mask_of(inputs if context is None else context)
+        if mask is not None and len(mask.shape) != 3:
+            keras_mask = mask
+            mask = None
+        if mask is not None:
+            mask = _as_boolean(check_mask(self, mask, inputs, context))
+            mask = mask[0] if mask.shape[0] == 1 else mask
+        if padding_mask is not None:
+            padding_mask = _as_boolean(padding_mask)
+        if keras_mask is not None:
+            self.check_masked(len(inputs.shape))
+            keras_mask = _as_boolean(check_padding_mask(keras_mask, inputs, context))
+            if padding_mask is not None:
+                keras_mask = keras_mask & padding_mask
+            padding_mask = keras_mask
+        return mask, padding_mask
 
     def visible_shares(self, query_mask: Tensor, dtype: K.DType) -> Tensor:
         """Returns the share of each window that is no padding, [b, *output_size, 1, 1]."""
@@ -678,6 +706,10 @@ class LambdaLayer(CausalLayer):
             sums,
         )
         return outputs, sums._asdict()
+
+
+def _as_boolean(mask: Tensor) -> Tensor:
+    return K.cast(K.convert_to_tensor(mask), "bool")
 
 
 def _without_padding(x: Tensor, mask: Tensor) -> Tensor:

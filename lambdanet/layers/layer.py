@@ -2,7 +2,7 @@
 """The base class of all layers, copies of layers, and sublayers that are built with their parent."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lambdanet import backend as K
@@ -22,7 +22,7 @@ class Layer(keras.layers.Layer):
 
     Attributes:
       INFERENCE_OPTIONS: the arguments that differ in a copy for inference.
-      reads_padding_masks: whether sequences may have Keras's padding masks.
+      masked_ranks: the ranks of inputs that may have Keras's padding masks.
 
     Raises:
       InputError: when called with a map that has a side of 0, with a padding mask, or with a tensor, by a
@@ -30,7 +30,7 @@ class Layer(keras.layers.Layer):
     """
 
     INFERENCE_OPTIONS: ClassVar[dict[str, Any]] = {}
-    reads_padding_masks = False
+    masked_ranks: Sequence[int] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = type(self).__name__
@@ -40,12 +40,17 @@ class Layer(keras.layers.Layer):
             shape = getattr(value, "shape", ())
             if getattr(shape, "rank", 0) is not None and 0 in tuple(shape)[1:]:
                 raise invalid("each side of a map", "at least 1", tuple(shape))
-            has_mask = compat.mask_of(value) is not None
-            if has_mask and not (self.reads_padding_masks and len(shape) == 3):
-                raise InputError(
-                    f"{name} takes no padding mask, such as that of an Embedding"
-                )
+            if compat.mask_of(value) is not None:
+                self.check_masked(len(shape))
         return super().__call__(*args, **kwargs)
+
+    def check_masked(self, rank: int) -> None:
+        """Checks that inputs of this rank may have Keras's padding masks."""
+        if rank not in self.masked_ranks:
+            name = type(self).__name__
+            raise InputError(
+                f"{name} takes no padding mask, such as that of an Embedding"
+            )
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Never propagates masks."""
@@ -95,6 +100,15 @@ class Layer(keras.layers.Layer):
             name: kinds[name].serialize(config[name])
             for name in kinds.keys() & config.keys()
         }
+
+
+class PointwiseLayer(Layer):
+    """A layer that computes every position from itself, and passes Keras's padding masks on."""
+
+    masked_ranks = range(2, 6)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        return previous_mask
 
 
 class TableLayer(Layer):

@@ -71,20 +71,26 @@ class SliceLambdaLayer(LambdaLayer):
         others = [*args, *(x for name, x in kwargs.items() if name != "training")]
         if any(x is not None and x is not False for x in others):
             raise InputError("a SliceLambdaLayer takes no context, mask or state")
+        self._check_slices(inputs.shape)
         return super().__call__(inputs, **kwargs)
 
     def build(self, input_shape: Shape) -> None:
-        if len(input_shape) != 5:
-            accepted = "[b, slices, h, w, c]"
-            raise invalid("the shape of the input", accepted, tuple(input_shape))
+        self._check_slices(input_shape)
         b, slices, *size, channels = input_shape
+        super().build((b, *size, channels))
+        # Positions of a slice are on one axis.
+        self.slice_position.build_for([slices, None], [slices, None])
+
+    def _check_slices(self, shape: Shape) -> None:
+        """Checks the shape of a stack, and that it has a slice for each embedding."""
+        if len(shape) != 5:
+            accepted = "[b, slices, h, w, c]"
+            raise invalid("the shape of the input", accepted, tuple(shape))
+        slices = shape[1]
         needed = self.slice_scope // 2 + 1
         if slices is not None and slices < needed:
             accepted = f"at least {needed} for slice_scope={self.slice_scope}"
             raise invalid("the number of slices", accepted, slices)
-        super().build((b, *size, channels))
-        # Positions of a slice are on one axis.
-        self.slice_position.build_for([slices, None], [slices, None])
 
     def _apply_lambda(
         self,

@@ -7,11 +7,11 @@ from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.errors import check_natural
 from lambdanet.layers.argument_checks import check_rates
-from lambdanet.layers.layer import Layer
+from lambdanet.layers.layer import PointwiseLayer
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
-class StochasticDepth(Layer):
+class StochasticDepth(PointwiseLayer):
     """Drops the residual branch of whole examples while training, and scales the kept ones by 1 / (1 - rate).
 
     Input and output: [b, ...]; at inference the identity.

@@ -4,7 +4,7 @@
 import causal_cases
 import numpy as np
 import pytest
-from helpers import pairwise
+from fuzzing import pairwise
 from naive_layers import images, randomize
 from position_cases import average_pool
 

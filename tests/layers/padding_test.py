@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import pairwise
+from fuzzing import pairwise
 from naive_layers import images
 
 import lambdanet

@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_equal_with_gradients, pairwise
+from fuzzing import pairwise
+from helpers import assert_equal_with_gradients
 from position_cases import CASES, average_pool, random_case
 from refusals import refused
 

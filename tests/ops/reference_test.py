@@ -6,7 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_equal_with_gradients, pairwise
+from fuzzing import pairwise
+from helpers import assert_equal_with_gradients
 from position_cases import CASES, random_case, reference_term, with_content
 
 from lambdanet.backend import device

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masks on the roads of Keras, on the backend of this process: a table of roads, kinds of masks and layers.
+
+The right values are those of the layer alone, called with the masks as arguments.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from fuzzing import pairwise
+from naive_layers import images
+
+import lambdanet
+from lambdanet import backend as K
+from lambdanet.backend import compat
+from lambdanet.errors import InputError
+from lambdanet.explain import implied_attentions
+
+# No size tells examples, queries and context positions apart.
+SIZE = 6
+POSITIONS = np.arange(SIZE)
+VISIBLE = POSITIONS < (SIZE - POSITIONS)[:, np.newaxis]
+X = np.where(VISIBLE[..., np.newaxis], images(SIZE, SIZE, 4), 0).astype("float32")
+PADDING = np.roll(VISIBLE, 2, axis=1)
+BAND = np.abs(POSITIONS - POSITIONS[:, np.newaxis]) < 3
+EXAMPLES = np.random.default_rng(0).random([SIZE, SIZE, SIZE]) < 0.7
+# Whether Keras has a padding mask, and the arguments of a call.
+KINDS = {
+    "keras": (True, {}),
+    "padding": (False, {"padding_mask": PADDING}),
+    "both paddings": (True, {"padding_mask": PADDING}),
+    "band": (False, {"mask": BAND}),
+    "band and padding": (True, {"mask": BAND}),
+    "examples": (False, {"mask": EXAMPLES}),
+    "all": (True, {"mask": EXAMPLES, "padding_mask": PADDING}),
+}
+LAYERS = {
+    "plain": {},
+    "causal": {"causal": True},
+    "strides": {"strides": 2},
+    "pool": {"strides": 2, "pool_size": 3},
+}
+
+
+class Pick(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs["x"]
+
+
+class Own(keras.Model):
+    """A model of code, which passes the mask of a tensor once more, as `mask`."""
+
+    def __init__(self, layer, is_masked, arguments):
+        super().__init__()
+        self.masking = keras.layers.Masking(0.0 if is_masked else np.inf)
+        self.layer = layer
+        self.arguments = arguments
+
+    def call(self, x):
+        x = self.masking(x)
+        return self.layer(x, **{"mask": compat.mask_of(x), **self.arguments})
+
+
+def masked(x, is_masked):
+    return keras.layers.Masking()(x) if is_masked else x
+
+
+def functional(layer, is_masked, arguments):
+    inputs = keras.Input([SIZE, 4])
+    return keras.Model(inputs, layer(masked(inputs, is_masked), **arguments))
+
+
+def with_inputs_for_masks(layer, is_masked, arguments):
+    x = keras.Input([SIZE, 4])
+    masks = {}
+    values = {}
+    for name, mask in arguments.items():
+        if mask is arguments.get("mask"):
+            mask = np.broadcast_to(mask, [SIZE, *mask.shape[-2:]])
+        values[name] = mask
+        masks[name] = keras.Input(mask.shape[1:], dtype="bool")
+    model = keras.Model([x, masks], layer(masked(x, is_masked), **masks))
+    return model([X, values])
+
+
+def cut(layer, is_masked, arguments):
+    """The part of a model after the layer that made the mask."""
+    x = masked(keras.Input([SIZE, 4]), is_masked)
+    return keras.Model(x, layer(x, **arguments))(
+        masked(K.convert_to_tensor(X), is_masked)
+    )
+
+
+def nested(layer, is_masked, arguments):
+    return functional(functional(layer, False, arguments), is_masked, {})(X)
+
+
+def called_alone(layer, is_masked, arguments):
+    """By `call`, past the checks of Keras and of the layer."""
+    x = masked(K.convert_to_tensor(X), is_masked)
+    mask, padding = layer.check_arguments(
+        x, None, arguments.get("mask"), arguments.get("padding_mask"), None
+    )
+    return layer.call(x, mask=mask, padding_mask=padding)
+
+
+def cloned(*case):
+    model = functional(*case)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    return clone(X)
+
+
+def saved(*case):
+    functional(*case).save("model.keras")
+    return keras.models.load_model("model.keras")(X)
+
+
+def exported(*case):
+    model = functional(*case)
+    model.export("exported", verbose=False)
+    loaded = tf.saved_model.load("exported")
+    return loaded.serve(X)
+
+
+def explained(layer, *case):
+    return implied_attentions(functional(layer, *case), X)[layer.name].outputs()
+
+
+ROADS = {
+    "functional": lambda *case: functional(*case)(X),
+    "compiled": lambda *case: functional(*case).predict(X, verbose=0),
+    "inputs": with_inputs_for_masks,
+    "cut": cut,
+    "nested": nested,
+    "own model": lambda *case: Own(*case)(X),
+    "own model, compiled": lambda *case: Own(*case).predict(X, verbose=0),
+    "call": called_alone,
+    "cloned": cloned,
+    "saved": saved,
+    "for inference": lambda *case: lambdanet.for_inference(functional(*case))(X),
+    "explained": explained,
+}
+if K.ENGINE == "tensorflow":
+    ROADS["exported"] = exported
+
+
+def expected_of(layer, is_masked, arguments):
+    """The layer alone, with a padding mask that hides what either hides."""
+    padding = arguments.get("padding_mask", np.ones_like(VISIBLE))
+    padding = padding & VISIBLE if is_masked else padding
+    return layer(X, **{**arguments, "padding_mask": padding})
+
+
+def assert_equal(found, expected):
+    found = K.convert_to_numpy(found)
+    np.testing.assert_allclose(
+        found, K.convert_to_numpy(expected).reshape(found.shape), atol=1e-5
+    )
+
+
+# Of a model that is called with a mask; its layers have it.
+@pytest.mark.filterwarnings("ignore:Layer 'functional:UserWarning")
+@pytest.mark.parametrize(
+    ("road", "kind", "layer"), pairwise(list(ROADS), list(KINDS), list(LAYERS))
+)
+def test_masks_on_roads(road, kind, layer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    is_masked, arguments = KINDS[kind]
+    options = LAYERS[layer]
+    if "mask" in arguments:
+        options = {
+            "strides": options.get("strides", 1),
+            "causal": options.get("causal", False),
+        }
+        arguments = {
+            **arguments,
+            "mask": arguments["mask"][..., :: options["strides"], :],
+        }
+    layer = lambdanet.LambdaLayer(8, 2, scope=5, **options)
+    layer.build(X.shape)
+    expected = expected_of(layer, is_masked, arguments)
+    assert_equal(ROADS[road](layer, is_masked, arguments), expected)
+
+
+def in_steps(layer, length):
+    inputs = keras.Input([length, SIZE, 4])
+    y = keras.layers.TimeDistributed(layer)(masked(inputs, True))
+    steps = np.stack([X, X[::-1]], axis=1)
+    return keras.Model(inputs, y).predict(steps, verbose=0)[:, 0]
+
+
+def without_state(layer):
+    variables = layer.trainable_variables, layer.non_trainable_variables
+    outputs, _ = layer.stateless_call(*variables, masked(X, True))
+    return outputs
+
+
+# Of Keras's mask alone.
+KERAS_ROADS = {
+    "sequential": lambda layer: keras.Sequential([keras.layers.Masking(), layer])(X),
+    # Keras calls layer by layer where the input is a dict.
+    "sequential by code": lambda layer: keras.Sequential(
+        [Pick(), keras.layers.Masking(), layer]
+    )({"x": X}),
+    "steps": lambda layer: in_steps(layer, 2),
+    "any steps": lambda layer: in_steps(layer, None),
+    "call": lambda layer: layer.call(
+        K.convert_to_tensor(X), mask=K.convert_to_tensor(VISIBLE)
+    ),
+    "stateless_call": without_state,
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("road", KERAS_ROADS)
+def test_mask_of_keras_on_roads(road, layer):
+    layer = lambdanet.LambdaLayer(8, 2, scope=5, **LAYERS[layer])
+    layer.build(X.shape)
+    assert_equal(KERAS_ROADS[road](layer), expected_of(layer, True, {}))
+
+
+@pytest.mark.parametrize("kind", ["keras", "padding", "both paddings"])
+def test_masks_of_chunks(kind):
+    is_masked, arguments = KINDS[kind]
+    layer = lambdanet.LambdaLayer(8, 2, scope=5, causal=True)
+    layer.build(X.shape)
+    state = layer.initial_state(SIZE)
+    outputs = []
+    for chunk in np.split(POSITIONS, 3):
+        x = masked(X[:, chunk], is_masked)
+        masks = {name: mask[:, chunk] for name, mask in arguments.items()}
+        y, state = layer(x, **masks, initial_state=state, return_state=True)
+        outputs.append(K.convert_to_numpy(y))
+    assert_equal(
+        np.concatenate(outputs, axis=1), expected_of(layer, is_masked, arguments)
+    )
+
+
+BEFORE = [
+    keras.layers.Bidirectional(keras.layers.GRU(4, return_sequences=True)),
+    keras.layers.BatchNormalization(),
+    lambdanet.ChannelAffine(),
+    lambdanet.StochasticDepth(0.1),
+]
+
+
+@pytest.mark.parametrize("before", BEFORE, ids=lambda layer: type(layer).__name__)
+def test_layers_before_pass_the_mask_on(before):
+    layer = lambdanet.LambdaLayer(8, 2, scope=5)
+    inputs = keras.Input([SIZE, 4])
+    x = before(masked(inputs, True), training=False)
+    model = keras.Model(inputs, layer(x))
+    expected = layer(keras.Model(inputs, x)(X), padding_mask=VISIBLE)
+    assert_equal(model.predict(X, verbose=0), expected)
+    assert_equal(lambdanet.for_inference(model)(X), expected)
+
+
+def test_mask_of_images_is_refused_in_steps():
+    """Also where Keras calls the layer past the checks of `__call__`."""
+    x = keras.layers.Masking()(np.ones([2, 3, 4, 2, 4], "float32"))
+    for mask, message in (
+        (compat.mask_of(x), r"mask must be of the shape \[n, m\] = \[8, 8\]"),
+        (np.ones([2, 3], bool), "takes no padding mask"),
+    ):
+        with pytest.raises(InputError, match=message):
+            keras.layers.TimeDistributed(lambdanet.LambdaLayer(8, scope=3))(
+                x, mask=mask
+            )
