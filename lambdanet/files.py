@@ -60,8 +60,12 @@ def write_atomic(path: str | Path, content: bytes | str) -> None:
     if "://" in str(path):
         _write_remote(str(path), content)
         return
-    with atomic_file(path) as temporary:
-        temporary.write_bytes(content)
+    try:
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(content)
+    except OSError as error:  # which has no name of the file, where the disk is full
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, reason, str(path)) from None
 
 
 def _write_remote(path: str, content: bytes) -> None:
@@ -246,11 +250,12 @@ def locked(folder: Path, name: str = "model_dir") -> Iterator[None]:
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     file = folder / LOCK
     process = os.getpid()
+    failure = f"{name} {str(folder)!r} cannot be written"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file.touch()
     except OSError as error:
-        raise InputError(f"{name} {str(folder)!r} cannot be written: {error}") from None
+        raise InputError(f"{failure}: {error}") from None
     # It tries again for a moment, because a run that ends removes its file.
     lock = filelock.FileLock(
         file, timeout=0.1, poll_interval=0.02, fallback_to_soft=False
@@ -270,9 +275,12 @@ def locked(folder: Path, name: str = "model_dir") -> Iterator[None]:
             "a second run in it cannot be detected",
             flush=True,
         )
-    file.write_text(f"process {process} on host {socket.gethostname()!r}\n")
     own = file.stat()
     try:
+        try:
+            file.write_text(f"process {process} on host {socket.gethostname()!r}\n")
+        except OSError as error:
+            raise InputError(f"{failure}: {LOCK}: {error}") from None
         yield
     finally:
         if os.getpid() == process:  # not in a forked child

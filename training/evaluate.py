@@ -21,6 +21,7 @@ from lambdanet.training.run.model_dir import (
     find_data_dir,
     load_trained_model,
 )
+from lambdanet.training.run.start import read_record
 
 which_keras.check_backend("evaluate", ("tensorflow", "jax"))
 
@@ -66,7 +67,13 @@ def evaluate(
     model, recipe = load_trained_model(model_dir)
     classes = classes_of(model_dir)
     dataset = Dataset.open(
-        recipe, data_dir, BadRecords(max_bad_records), split, classes, some_classes=True
+        recipe,
+        data_dir,
+        BadRecords(max_bad_records),
+        split,
+        classes,
+        some_classes=True,
+        held_out=read_record(model_dir).held_out,
     )
     files = {
         "classes.csv": b"class,name,precision,",

@@ -156,7 +156,7 @@ def _unknown_key(params: hyperparams.Config, message: str, source: str) -> Input
     found = re.search(r"The key '(.*?)' does not exist in <class '.*?(\w+)'>", message)
     if not found:
         return InputError(f"{source}: {message}")
-    for path, config in _walk(params):
+    for path, config in walk(params):
         if type(config).__name__ == found[2]:
             where = f"key of {path} in {source}" if path else f"key in {source}"
             return unknown(
@@ -167,8 +167,9 @@ def _unknown_key(params: hyperparams.Config, message: str, source: str) -> Input
     return InputError(f"{source}: {found[2]} has no key {found[1]!r}")
 
 
-def _walk(config: Any, path: str = "") -> Iterator[tuple[str, hyperparams.Config]]:
+def walk(config: Any, path: str = "") -> Iterator[tuple[str, hyperparams.Config]]:
+    """Yields the key and the configuration of each part of a configuration, and of itself."""
     if dataclasses.is_dataclass(config):
         yield path, config
         for name, value in vars(config).items():
-            yield from _walk(value, f"{path}.{name}" if path else name)
+            yield from walk(value, f"{path}.{name}" if path else name)

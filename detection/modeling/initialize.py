@@ -17,7 +17,8 @@ from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.tf_keras_model import STATE
 from lambdanet.models.weights import tensor_files, weight_files
-from lambdanet.training.run.model_dir import find_initial_weights, load_weights
+from lambdanet.training.run.model_dir import load_weights
+from lambdanet.training.run.start import find_initial_weights
 
 # Layers of the zoo's networks above the endpoints.
 HEAD_PREFIXES = (f"{CLASSIFIER}/", "final_conv/", "final_norm/")

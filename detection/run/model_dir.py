@@ -19,6 +19,7 @@ from lambdanet.detection.model_garden import (
 )
 from lambdanet.detection.modeling import backbones, initialize
 from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.files import absolute
 
 PARAMS = "params.yaml"
 EXPERIMENT = "experiment.txt"
@@ -206,6 +207,8 @@ def is_finished(params: ExperimentConfig, mode: str, model_dir: str) -> bool:
 def write_params(params: ExperimentConfig, experiment: str, model_dir: str) -> None:
     """Writes the configuration and the name of an experiment into `model_dir`, creating it.
 
+    Paths of data become absolute in the file, so that it can be used in any folder.
+
     Args:
       params: the experiment.
       experiment: its name; empty: not written.
@@ -214,8 +217,14 @@ def write_params(params: ExperimentConfig, experiment: str, model_dir: str) -> N
     Raises:
       InputError: the folder cannot be written.
     """
+    written = params.replace()
+    for _, config in resolve.walk(written):
+        for key in ("input_path", "annotation_file"):
+            files = getattr(config, key, None)
+            if files and isinstance(files, str):
+                setattr(config, key, ",".join(map(absolute, files.split(","))))
     try:
-        train_utils.serialize_config(params, model_dir)
+        train_utils.serialize_config(written, model_dir)
         if experiment:
             write_experiment_name(model_dir, experiment)
     except tf.errors.OpError as error:

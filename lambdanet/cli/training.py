@@ -96,6 +96,7 @@ def train(
     tpu: str | None = None,
     save_every: Annotated[int, "STEPS"] = 1000,
     steps_per_execution: Annotated[int, "STEPS"] = 1,
+    accept_new_data: bool = False,
     callback: Annotated[Sequence[str], Repeated, "MODULE:FUNCTION"] = (),
     deterministic: bool = False,
     set: Settings = (),
@@ -111,6 +112,7 @@ def train(
       tpu: local, the name of a TPU in Google Cloud, or grpc://HOST:PORT (default: none).
       save_every: steps between checkpoints within an epoch.
       steps_per_execution: steps per call of the compiled function, for TPUs.
+      accept_new_data: resume on other pictures than those that the run began with.
       callback: function(recipe, model_dir) that returns a Keras callback; may be repeated (default: none).
       deterministic: make runs of the same recipe bitwise reproducible; slower.
     """
@@ -129,6 +131,7 @@ def train(
         tpu=tpu,
         save_every=save_every,
         steps_per_execution=steps_per_execution,
+        accept_new_data=accept_new_data,
         callback=callback,
         deterministic=deterministic,
     )

@@ -32,7 +32,7 @@ from lambdanet.models.weights import (
     weight_files,
 )
 from lambdanet.training.convert import convert
-from lambdanet.training.run import model_dir
+from lambdanet.training.run import start
 
 NAME = "lambda_resnet26t"
 FILE = f"timm/{NAME}.c1_in1k/model.safetensors"
@@ -123,7 +123,7 @@ def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
     stem = ten.get_layer("stem1_conv")
     trained = stem.get_weights()
     stem.set_weights([np.zeros_like(kernel) for kernel in trained])
-    model_dir.load_initial_weights(ten, "imagenet", zero_head=True)
+    start.load_initial_weights(ten, "imagenet", zero_head=True)
     np.testing.assert_array_equal(stem.get_weights(), trained)
 
 

@@ -46,7 +46,7 @@ class TrainingStream:
         """Returns batches of the images, uint8, augmented as in the recipe, and their labels."""
 
         def prepare(example: Example, key: Key) -> tuple[tf.Tensor, tf.Tensor]:
-            label = self.source.probabilities if self.soft else self.source.label
+            label = self.source.probabilities if self.soft else self.source.number
             return self._augmented(recipe, example, key), label(example)
 
         first_pass, first = divmod(self.images_done, self.images_per_pass)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from lambdanet.errors import check_different, invalid, unreadable
+from lambdanet.errors import InputError, check_different, invalid, unreadable
 from lambdanet.errors import normalized as normalized
 
 MAX_LISTED = 5  # names in a line
@@ -151,6 +151,12 @@ def check_equal(
     Raises:
       InputError: the first class that differs.
     """
+    if len(names) > len(accepted):
+        new = set(normalized(names)).difference(normalized(accepted))
+        raise InputError(
+            f"{owner} has {len(names)} classes, {reference} has {len(accepted)}: {min(new, default='')!r} is "
+            "new; another --model_dir with --set=start_from=... learns it"
+        )
     pairs = itertools.zip_longest(normalized(names), normalized(accepted))
     for index, (name, expected) in enumerate(pairs):
         if name != expected:

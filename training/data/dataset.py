@@ -7,7 +7,7 @@ order, with the same augmentation, as one without an interruption.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,13 @@ from lambdanet.training.data.class_names import (
     check_names,
     is_utf8,
 )
+from lambdanet.training.data.file_contents import find_copies
 from lambdanet.training.data.records import RecordsSource
-from lambdanet.training.data.reordered import in_order
+from lambdanet.training.data.reordered import put_in_order
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source, TfdsSource
 
 MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
+MAX_NAMED = 3  # pictures in a line
 # Added to the seed, for another order and augmentation of pseudo-labeled images.
 PSEUDO_SEED = 1 << 32
 # The readers of one's own pictures, by the dataset of a recipe; other datasets are TFDS's.
@@ -47,6 +49,7 @@ class Dataset:
       recipe: the recipe, with the dataset's number of classes where that was 0.
       data_dir: the folder of the data; None: the default of TFDS.
       source: the labeled images.
+      class_names: the name of each class, in the order of the labels; the images need not be on disk.
       eval_split: the split that `eval` reads.
       bad_records: the count of unreadable images.
 
@@ -58,6 +61,7 @@ class Dataset:
     recipe: Recipe
     data_dir: str | None
     source: Source
+    class_names: list[str]
     eval_split: str
     bad_records: BadRecords
 
@@ -70,6 +74,7 @@ class Dataset:
         eval_split: str | None = None,
         classes: Classes | None = None,
         some_classes: bool = False,
+        held_out: Sequence[str] = (),
     ) -> "Dataset":
         """Opens the dataset of a recipe. Nothing is downloaded before the images are counted or read.
 
@@ -82,6 +87,8 @@ class Dataset:
           classes: the classes that the dataset must have, in the order of the labels that are read; None, or
             without names: those of the dataset, in its own order.
           some_classes: whether the dataset may have only some of them, as for evaluation.
+          held_out: the pictures of training that a run holds out, as `Source.held_out`; where there are none
+            of them, others.
 
         Raises:
           InputError: there is no such dataset or folder, or the dataset does not fit the recipe.
@@ -89,19 +96,23 @@ class Dataset:
         if not is_utf8(data_dir or ""):
             raise invalid("data_dir", "a path in UTF-8", data_dir)
         source = SOURCES.get(recipe.dataset, TfdsSource)(recipe, data_dir)
+        source.hold_out(held_out)
+        names: Sequence[str] = source.class_names
         if classes and classes.names:
-            source = in_order(source, classes, some_classes)
-            check_equal(source.class_names, classes.names, "the data", classes.owner)
+            names = put_in_order(source, classes, some_classes)
+            check_equal(names, classes.names, "the data", classes.owner)
         if not recipe.num_classes:
-            recipe = dataclasses.replace(recipe, num_classes=len(source.class_names))
-        _check_fit(source, recipe)
+            recipe = dataclasses.replace(recipe, num_classes=len(names))
+        _check_fit(source, names, recipe)
         eval_split = recipe.eval_split if eval_split is None else eval_split
-        return cls(recipe, data_dir, source, eval_split, bad_records or BadRecords())
-
-    @property
-    def class_names(self) -> list[str]:
-        """The name of each class, in the order of the labels; the images need not be on disk."""
-        return list(self.source.class_names)
+        return cls(
+            recipe,
+            data_dir,
+            source,
+            list(names),
+            eval_split,
+            bad_records or BadRecords(),
+        )
 
     @functools.cached_property
     def class_weights(self) -> tuple[float, ...]:
@@ -115,7 +126,7 @@ class Dataset:
             return recipe.class_weights
         labels = (
             self.source.examples(recipe.train_split, None)
-            .map(self.source.label)
+            .map(self.source.number)
             .ignore_errors()
         )
         counts = np.zeros(recipe.num_classes)
@@ -166,27 +177,35 @@ class Dataset:
         return self.source.num_examples(split, shard)
 
     def check(self) -> None:
-        """Finds errors before training starts, and prints files that are left out, or in both splits.
+        """Finds errors before training starts, and prints files that are left out, and copies of pictures.
 
         Raises:
-          InputError: a split is missing or too small, too many files are no pictures, or the pseudo-labels
-            cannot be used.
+          InputError: a split is missing or too small, also that of `evaluate`, too many files are no
+            pictures, or the pseudo-labels cannot be used.
         """
         # Counts the images of training, opens the pseudo-labels.
         self._streams(0, SINGLE_MACHINE)
-        self.num_examples(self.eval_split)
         train = self.recipe.train_split
-        self._leave_out_files(self.eval_split, train)
-        self.source.check_readable(self.eval_split)
-        if self.eval_split == train:
+        splits = dict.fromkeys((self.eval_split, self.recipe.eval_split))
+        for split in splits:
+            self.num_examples(split)
+            self._leave_out_files(split, train)
+            self.source.check_readable(split)
+        if train in splits:
             print(
                 f"the accuracy is measured on {train}, the pictures of training",
                 flush=True,
             )
-        elif repeated := self.source.repeated(self.eval_split, train):
-            found = f"{len(repeated)} pictures of {self.eval_split} are in {train} too"
+        places = {
+            path: (split, label)
+            for split in (*splits, train)
+            for path, label in self.source.files(split)
+        }
+        if copies := find_copies(places):
+            names = ", ".join(map(repr, copies[:MAX_NAMED]))
             print(
-                f"{found}, such as {repeated[0]!r}: the accuracy is too good",
+                f"{len(copies)} pictures are in two classes or splits, such as {names}: the accuracy says "
+                "less",
                 flush=True,
             )
 
@@ -247,7 +266,7 @@ class Dataset:
 
         def prepare(example: Example, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             del place
-            return preprocessing(source.image(example).pixels()), source.label(example)
+            return preprocessing(source.image(example).pixels()), source.number(example)
 
         count = self.num_examples(self.eval_split, shard)
         examples = source.examples(self.eval_split, None, shard)
@@ -275,7 +294,7 @@ class Dataset:
         return names
 
     @functools.cached_property
-    def _pseudo_labels(self) -> Source:
+    def _pseudo_labels(self) -> RecordsSource:
         """The images with pseudo-labels; `InputError` where their classes differ from the dataset's."""
         folder = self.recipe.pseudo_labels
         if not folder:
@@ -289,8 +308,9 @@ class Dataset:
         names = self.class_names
         reference = f"dataset {self.recipe.dataset}"
         classes = Classes(reference, len(names), names)
-        source = in_order(RecordsSource(self.recipe, folder), classes)
-        check_equal(source.class_names, names, f"pseudo_labels {folder!r}", reference)
+        source = RecordsSource(self.recipe, folder, "pseudo_labels")
+        found = put_in_order(source, classes)
+        check_equal(found, names, f"pseudo_labels {folder!r}", reference)
         return source
 
     def _streams(self, initial_step: int, shard: Shard) -> list[TrainingStream]:
@@ -392,14 +412,14 @@ def _ahead(batches: tf.data.Dataset, autotune: bool = True) -> tf.data.Dataset:
     return batches.prefetch(tf.data.AUTOTUNE if autotune else 2).with_options(options)
 
 
-def _check_fit(source: Source, recipe: Recipe) -> None:
+def _check_fit(source: Source, names: Sequence[str], recipe: Recipe) -> None:
     """Rejects a dataset with other classes or channels than the recipe's."""
     dataset = f"dataset {recipe.dataset}"
-    check_names(source.class_names, dataset)
-    if len(source.class_names) != recipe.num_classes:
+    check_names(names, dataset)
+    if len(names) != recipe.num_classes:
         raise invalid(
             "num_classes",
-            f"{len(source.class_names)}, as in {dataset}",
+            f"{len(names)}, as in {dataset}",
             recipe.num_classes,
         )
     if source.channels not in (1, len(recipe.mean)):

@@ -20,10 +20,10 @@ labels of the training split, in the order of their names, or of their values if
 repeated, but a file has one label, and is not both in the splits of training and evaluation.
 """
 
-import filecmp
 import functools
 import os
 import unicodedata
+from collections.abc import Sequence
 
 import pyarrow
 import tensorflow as tf
@@ -112,6 +112,10 @@ class PictureFiles(Source):
             f"no picture of split {split!r} can be read; the last: {problem}"
         )
 
+    def files(self, split: str) -> list[tuple[str, int]]:
+        paths, labels = self._files(split)
+        return list(zip(map(os.fsdecode, paths), labels, strict=True))
+
     def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:
         """Returns the paths of the pictures of a split, in order, and their labels."""
         raise NotImplementedError
@@ -132,12 +136,10 @@ class FolderSource(PictureFiles):
         self._splits = _folders(self._root)
         if not self._splits:
             raise invalid("data_dir", accepted, data_dir, "it has no folders")
+        self._every = functools.cache(self._all_pictures)
         self._pictures = functools.cache(self._find_pictures)
         self._train = recipe.train_split
-        # The evaluation split that is made of the pictures for training, as there is no folder for one.
-        self._made = ""
-        if self._splits == [self._train] and recipe.eval_split not in self._splits:
-            self._made = recipe.eval_split
+        self._eval = recipe.eval_split
         train = self._split_folder(self._train)
         self.class_names = _folders(train)
         hint = _nearest_data_dir(train, self._train)
@@ -154,7 +156,7 @@ class FolderSource(PictureFiles):
             raise invalid(f"classes in {train!r}", accepted, self.class_names)
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
-        split = self._train if split == self._made else split
+        split = self._train if self._is_made(split) else split
         found = self._pictures(split)
         left_out = [
             (folder, others, len(paths) + len(others))
@@ -167,21 +169,25 @@ class FolderSource(PictureFiles):
         ]
         return [*left_out, (root, of_system, len(names))]
 
-    def repeated(self, split: str, other: str) -> list[str]:
-        """Returns the pictures of a split that another split has in the same class, under the same name."""
-        first = self._by_name(split)
-        second = self._by_name(other)
-        common = first.keys() & second.keys()
-        return sorted(
-            os.fsdecode(first[key])
-            for key in common
-            if filecmp.cmp(first[key], second[key], shallow=False)
-        )
+    def hold_out(self, names: Sequence[str]) -> None:
+        """Holds out these; or some of each class, where no folder but that of training has a class."""
+        if self._eval in self._splits:
+            return
+        if not any(os.path.exists(os.path.join(self._root, name)) for name in names):
+            names = self._some_of_each_class()
+        self.held_out = names
 
-    def _by_name(self, split: str) -> dict[tuple[int, bytes], bytes]:
-        """Returns the paths of the pictures of a split by their labels and file names."""
-        pictures = zip(*self._files(split), strict=True)
-        return {(label, os.path.basename(path)): path for path, label in pictures}
+    def _some_of_each_class(self) -> list[str]:
+        classes = set(normalized(self.class_names))
+        for split in self._splits:
+            folders = _folders(os.path.join(self._root, split))
+            if split != self._train and classes.intersection(normalized(folders)):
+                return []
+        return [
+            os.path.relpath(path, self._root)
+            for _, pictures, _ in self._every(self._train)
+            for path in held_out(pictures)
+        ]
 
     def _split_folder(self, split: str) -> str:
         if split == self._train and split not in self._splits:
@@ -232,31 +238,26 @@ class FolderSource(PictureFiles):
             labels += [label] * len(pictures)
         return paths, labels
 
+    def _is_made(self, split: str) -> bool:
+        """Returns whether a split is made of pictures of training, as there is no folder for it."""
+        return split == self._eval and len(self.held_out) > 0
+
     def _find_pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
         """Returns the folder of each class in a split, its pictures, and its other files."""
-        is_made = split == self._made
-        every = self._all_pictures(self._train if is_made else split)
-        if not self._made:
-            return every
-        found: list[tuple[str, list[str], list[str]]] = []
-        number = 0
-        total = 0
+        is_made = self._is_made(split)
+        every = self._every(self._train if is_made else split)
+        held = {os.path.join(self._root, name) for name in self.held_out}
+        found = []
         for folder, pictures, others in every:
-            held = held_out(pictures)
-            number += len(held)
-            total += len(pictures)
-            if is_made:
-                found.append((folder, held, []))
-            else:
-                of_held = set(held)
-                rest = [path for path in pictures if path not in of_held]
-                found.append((folder, rest, others))
+            kept = [path for path in pictures if (path in held) == is_made]
+            found.append((folder, kept, [] if is_made else others))
         if is_made:
-            which = (
-                f"one of {HELD_OUT_STRIDE} pictures of each class, {number} of {total}"
-            )
+            total = sum(len(pictures) for _, pictures, _ in every)
+            number = sum(len(pictures) for _, pictures, _ in found)
             print(
-                f"no folder {split!r} in {self._root!r}: {split} is {which}", flush=True
+                f"no folder {split!r} in {self._root!r}: {split} is {number} of {total} pictures of "
+                f"{self._train}, some of each class",
+                flush=True,
             )
         return found
 
@@ -412,6 +413,7 @@ def _load(path: str, name: str) -> pyarrow.Table:
     ending = os.path.splitext(path)[1].lower()
     if ending not in READERS or not os.path.isfile(path):
         hint = "its path begins at the current folder, not at the data_dir"
+        hint = "" if os.path.isabs(path) else hint
         raise invalid(name, "an existing .csv or .parquet file", path, hint)
     try:
         return READERS[ending](path)

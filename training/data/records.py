@@ -65,17 +65,17 @@ class RecordsSource(Source):
 
     The records of an epoch come from `INTERLEAVED_FILES` files at a time, in a random order of the files,
     through a shuffle buffer. A file should therefore hold records of many classes. The recipe has the seed,
-    and the number of classes where there is no classes.txt.
+    and the number of classes where there is no classes.txt. `name` is that of the folder in messages.
     """
 
-    def __init__(self, recipe: Recipe, data_dir: str | None):
+    def __init__(self, recipe: Recipe, data_dir: str | None, name: str = "data_dir"):
         accepted = f"the folder of the TFRecords: {LAYOUT}"
         if data_dir is None or not Path(data_dir).expanduser().is_dir():
-            raise invalid("data_dir", accepted, data_dir)
+            raise invalid(name, accepted, data_dir)
         self._root = Path(data_dir).expanduser()
         self._splits = find_splits(self._root)
         if not self._splits:
-            raise invalid("data_dir", accepted, data_dir, "it has no such files")
+            raise invalid(name, accepted, data_dir, "it has no such files")
         self._pieces = functools.cache(self._find_pieces)
         self._seed = recipe.seed
         self.manifest = read_manifest(self._root)
@@ -128,7 +128,12 @@ class RecordsSource(Source):
         return parse_field(example, LABEL, [], tf.int64)
 
     def probabilities(self, example: Example) -> tf.Tensor:
-        return parse_field(example, PROBABILITIES, [len(self.class_names)], tf.float32)
+        """Returns the soft label of an example, a distribution over the classes, float32 [num_classes]."""
+        shape = [len(self.class_names)]
+        found = parse_field(example, PROBABILITIES, shape, tf.float32)
+        if not self.numbers:
+            return found
+        return tf.scatter_nd(tf.constant(self.numbers)[:, tf.newaxis], found, shape)
 
     def _class_names(self, recipe: Recipe) -> list[str]:
         if (self._root / CLASSES).exists():

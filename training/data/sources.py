@@ -10,7 +10,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,7 +54,12 @@ class Source(Protocol):
 
     channels: int  # of every image, 1 or 3
     class_names: list[str]  # in the order of the labels
+    # Of each class the number in another order, such as that of a run; empty: its place in `class_names`.
+    numbers: Sequence[int | None] = ()
     soft: bool = False  # whether the examples have probabilities
+    # The pictures of training of which the evaluation split is made, as it has no folder: their paths from
+    # the data_dir on.
+    held_out: Sequence[str] = ()
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
         """Returns the number of images in a split; raises `InputError` where there is no such split."""
@@ -75,11 +80,16 @@ class Source(Protocol):
         """Returns the image of an example."""
 
     def label(self, example: Example) -> tf.Tensor:
-        """Returns the class of an example, int64."""
+        """Returns the place of an example's class in `class_names`, int64."""
 
-    def probabilities(self, example: Example) -> tf.Tensor:
-        """Returns the soft label of an example, a distribution over the classes, float32 [num_classes]."""
-        return tf.one_hot(self.label(example), len(self.class_names))
+    def number(self, example: Example) -> tf.Tensor:
+        """Returns the number of an example's class, int64; -1 where `numbers` has none."""
+        label = self.label(example)
+        if not self.numbers:
+            return label
+        known = (label >= 0) & (label < len(self.numbers))
+        numbers = tf.constant(self.numbers, tf.int64)
+        return tf.where(known, tf.gather(numbers, tf.where(known, label, 0)), -1)
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         """Returns the path of each folder, its files that are no pictures, and its number of files."""
@@ -89,9 +99,13 @@ class Source(Protocol):
         """Raises `InputError` where none of the picture files of a split can be read."""
         return
 
-    def repeated(self, split: str, other: str) -> list[str]:
-        """Returns the names of images of a split that are in another one too, where that can be seen."""
+    def files(self, split: str) -> list[tuple[str, int]]:
+        """Returns the path and label of each picture file; none where images are in other files."""
         return []
+
+    def hold_out(self, names: Sequence[str]) -> None:
+        """Sets `held_out` to the pictures of a run, or where none of them exists, to others."""
+        return
 
 
 class TfdsSource(Source):

@@ -6,7 +6,6 @@ accuracy; the layers that it freezes.
 """
 
 import dataclasses
-import fnmatch
 import math
 import pkgutil
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.recipe_values import LOSSES, OPTIMIZERS, SCHEDULES
 from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
-from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.training.run import optimizers
 from lambdanet.training.run.train_step import (
     accumulate_gradients,
@@ -198,12 +196,14 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     floor: float = 0.0  # the end of the cosine, as a fraction of the peak
     decay_rate: float = 1.0  # the factor per stair of the exponential
     decay_steps: float = 1.0  # the steps per stair, not necessarily an integer
+    first: int = 0  # the place of step 0, as from `DataRecord.position`
 
     def __post_init__(self) -> None:
         check_known("schedule", self.shape, SCHEDULES)
 
     def __call__(self, step: Tensor | int) -> Tensor:
-        step = K.minimum(K.cast(step, "float32"), float(self.total_steps))
+        step = K.cast(step, "float32") + self.first
+        step = K.minimum(step, float(self.total_steps))
         rise = step / max(self.warmup_steps, 1)
         after = K.maximum(step - self.warmup_steps, 0.0)
         factor = pkgutil.resolve_name(SCHEDULES[self.shape])(self, after)
@@ -353,40 +353,3 @@ def _distributions(labels: Tensor, num_classes: int) -> Tensor:
     if len(labels.shape) == 2 and labels.shape[-1] == num_classes:
         return K.cast(labels, "float32")
     return K.one_hot(K.reshape(K.cast(labels, "int32"), [-1]), num_classes)
-
-
-BACKBONE = "backbone"  # all layers but the classifier
-
-
-def frozen_layers(model: keras.Model, recipe: Recipe) -> list[keras.layers.Layer]:
-    """Returns the layers that the recipe's `freeze` names.
-
-    It has patterns, separated by commas. One, such as "stem*", "c2" or "c4_block1", matches the name of a
-    layer, or its part before an underscore; "backbone" is all but the classifier. `InputError` where one
-    matches no layer with weights, or all layers are frozen.
-    """
-    candidates = [layer for layer in model.layers if layer.weights]
-    found: dict[str, keras.layers.Layer] = {}
-    for pattern in filter(None, map(str.strip, recipe.freeze.split(","))):
-        matching = {
-            layer.name: layer for layer in candidates if _matches(layer.name, pattern)
-        }
-        if not matching:
-            parts = dict.fromkeys(layer.name.partition("_")[0] for layer in candidates)
-            raise invalid(
-                "freeze",
-                f"{BACKBONE}, or layers of {model.name} ({', '.join(parts)})",
-                pattern,
-            )
-        found |= matching
-    if len(found) == len(candidates):
-        raise invalid("freeze", f"fewer than all layers of {model.name}", recipe.freeze)
-    return list(found.values())
-
-
-def _matches(name: str, pattern: str) -> bool:
-    if pattern == BACKBONE:
-        return name != CLASSIFIER
-    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(
-        name, f"{pattern}_*"
-    )

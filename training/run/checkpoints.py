@@ -287,20 +287,16 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
     Args:
       checkpoints: the checkpoints of the run; within an epoch, they also hold the sums of the metrics.
-      steps: steps per epoch.
       save_every: steps between two checkpoints within an epoch.
       stop: the request to stop; a single worker also stops within an evaluation, which is repeated later.
     """
 
     takes_tensors = True
 
-    def __init__(
-        self, checkpoints: Checkpoints, steps: int, save_every: int, stop: "StopRequest"
-    ):
+    def __init__(self, checkpoints: Checkpoints, save_every: int, stop: "StopRequest"):
         super().__init__()
         self._sums = checkpoints.sums  # of the epoch, also while it is evaluated
         self._checkpoints = checkpoints
-        self._steps = steps
         self._save_every = save_every
         self._stop = stop
         self._step = 0
@@ -312,11 +308,10 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._first_step = self._step
-        if self._step % self._steps:
-            for variable, value in zip(
-                self.model.metrics_variables, self._checkpoints.sums, strict=True
-            ):
-                variable.assign(value)
+        for variable, value in zip(
+            self.model.metrics_variables, self._checkpoints.sums, strict=True
+        ):
+            variable.assign(value)  # 0, unless the epoch had begun
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -328,7 +323,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         alone = self._checkpoints.devices.workers == 1
         if alone or self._step // AGREE_EVERY > before // AGREE_EVERY:
             self._stopping = self._checkpoints.devices.any_worker(self._stop.received)
-        ended = self._step % self._steps == 0
+        ended = batch + 1 == self.params["steps"]
         if not (due or self._stopping or ended):
             return
         variables = self.model.metrics_variables  # of the loss, of the accuracy
@@ -394,25 +389,7 @@ class BestEpoch(keras.callbacks.Callback):
         self._checkpoints = checkpoints
         self._patience = patience
         self._file = checkpoints.directory / BEST_EPOCH
-        # From 1, on the held-out split; 0: none yet.
-        self.epoch = 0
-        self.accuracy = float("-inf")
-        if self._file.exists():
-            try:
-                kept = json.loads(self._file.read_text(encoding="utf-8"))
-                self.epoch = int(kept["epoch"])
-                self.accuracy = float(kept["accuracy"])
-            except (
-                KeyError,
-                OverflowError,
-                RecursionError,
-                TypeError,
-                ValueError,
-            ) as error:
-                file = str(self._file)
-                raise InputError(
-                    f"{file!r} cannot be read: {error}; remove it to continue"
-                ) from None
+        self.epoch, self.accuracy = read_best(checkpoints.directory)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         accuracy = (logs or {})["val_accuracy"]
@@ -434,9 +411,29 @@ class BestEpoch(keras.callbacks.Callback):
         """Returns whether the epochs up to this one, from 1, were too long no better than the best."""
         return 0 < self._patience <= epoch - self.epoch
 
-    def result(self) -> dict[str, float]:
-        """Returns the best epoch and its accuracy, by their names in a run's report."""
-        return {"best_epoch": self.epoch, "best_val_accuracy": self.accuracy}
+
+def read_best(directory: Path) -> tuple[int, float]:
+    """Returns the best epoch in the folder `best` of a run, from 1, and its accuracy; 0 where there is none.
+
+    Raises:
+      InputError: its file is damaged.
+    """
+    file = directory / BEST_EPOCH
+    if not file.exists():
+        return 0, float("-inf")
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        return int(kept["epoch"]), float(kept["accuracy"])
+    except (
+        KeyError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise InputError(
+            f"{str(file)!r} cannot be read: {error}; remove it to continue"
+        ) from None
 
 
 class StopRequest:

@@ -81,13 +81,6 @@ SPEED = "images_per_second"
 MAX_PICTURES = 16
 
 
-def last_row(path: Path) -> dict[str, Any]:
-    """Returns the numbers of the last row of a history file; none where there is no file."""
-    rows = read_history(path)
-    last = rows[-1] if rows else {}
-    return {name: float(value) for name, value in last.items() if value}
-
-
 class Speed(keras.callbacks.Callback):
     """Adds `images_per_second` to the logs at the end of an epoch; `batch_size` is that of all devices.
 
@@ -152,28 +145,26 @@ def show_pictures(folder: Path, recipe: Recipe, images: Sequence[tf.Tensor]) -> 
 
 
 def opening(
-    dataset: Dataset, path: Path, devices: Devices, step: int, is_finished: bool
+    dataset: Dataset, path: Path, devices: Devices, step: int, position: int
 ) -> list[str]:
-    """Returns what a run begins with, is resumed from, or has finished already.
+    """Returns what a run begins with, or is resumed from.
 
     Args:
       dataset: the data, with the recipe.
       path: the model_dir.
       devices: the devices of the run.
       step: the number of steps completed.
-      is_finished: whether nothing is left to train or to evaluate.
+      position: its place in the epochs, as from `DataRecord.position`.
 
     Returns:
-      One line for a worker that is not the chief, and for a finished run.
+      One line for a worker that is not the chief.
     """
     if not devices.chief:
         return [f"worker {devices.worker} of {devices.workers}, from 0, at step {step}"]
     recipe = dataset.recipe
     steps = dataset.steps_per_epoch
     name = f"{recipe.model} on {recipe.dataset} in {path}"
-    epoch, done = divmod(step, steps)
-    if is_finished:
-        return [f"finished already: {name}, {epoch} epochs, step {step}"]
+    epoch, done = divmod(position, steps)
     if step == 0:
         start = f"training {name}: {recipe.epochs} epochs of {steps} steps"
     else:

@@ -22,6 +22,7 @@ Most runs are one call of `keras.Model.fit`. The order of an epoch in it:
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import sys
 import warnings
@@ -42,11 +43,11 @@ from lambdanet.training.data.class_names import Classes, read_class_map
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard
 from lambdanet.training.run import model_dir as model_dirs
+from lambdanet.training.run import start
 from lambdanet.training.run.build import (
     build_model_for_training,
     build_optimizer,
     compile_model,
-    frozen_layers,
 )
 from lambdanet.training.run.checkpoints import (
     AveragedEvaluation,
@@ -62,7 +63,6 @@ from lambdanet.training.run.logs import (
     HistoryFile,
     Speed,
     compilation,
-    last_row,
     learning_rate,
     opening,
     show_pictures,
@@ -88,6 +88,8 @@ class TrainOptions:
       distribute: the devices, as in `create_devices`. Of several workers, the chief alone writes to the
         model_dir, which all of them read.
       tpu: the TPU, as in `create_devices`; None: none.
+      accept_new_data: whether a run goes on where the pictures are others than those that it began with
+        (`lambdanet.training.run.start`).
       callback: functions of the recipe and the model_dir that return a Keras callback, or their names
         "module:function". They are called before the checkpoint of each epoch, on the chief alone.
 
@@ -101,6 +103,7 @@ class TrainOptions:
     deterministic: bool = False
     distribute: str = "auto"
     tpu: str | None = None
+    accept_new_data: bool = False
     callback: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
@@ -154,7 +157,9 @@ def train(
     if recipe.zero_head and not recipe.start_from:
         accepted = "weights to fine-tune, with zero_head"
         raise invalid("start_from", accepted, "", "--set=start_from=MODEL_DIR")
-    path = model_dirs.check_model_dir(model_dir)
+    path = model_dirs.check_model_dir(model_dir, recipe)
+    if finished := start.find_finished(path, recipe):
+        return finished
     data_dir = model_dirs.find_data_dir(path, data_dir)
 
     # The devices. The first of several processes, the chief, alone writes files.
@@ -169,12 +174,18 @@ def train(
             if class_map is not None:
                 names = read_class_map(class_map)
                 classes = Classes(f"class_map {str(class_map)!r}", len(names), names)
-            held_out = recipe.held_out_split or None
-            dataset = Dataset.open(recipe, data_dir, bad_records, held_out, classes)
-            recipe = dataset.recipe
-            model_dirs.check_model_dir(path, recipe)
-            model_dirs.check_class_names(path, dataset.class_names)
+            before = start.read_record(path)
+            dataset = Dataset.open(
+                recipe,
+                data_dir,
+                bad_records,
+                recipe.held_out_split or None,
+                classes,
+                held_out=before.held_out,
+            )
             dataset.check()
+            record = start.describe(dataset)
+        recipe = dataset.recipe
         steps_per_epoch = dataset.steps_per_epoch
         evaluation = devices.distribute_dataset(
             functools.partial(dataset.eval, cache=True)
@@ -202,12 +213,20 @@ def train(
             *_user_callbacks(chosen.callback if devices.chief else (), recipe, path),
             *best,
         ]
-        frozen = frozen_layers(model, recipe)
+        frozen = start.frozen_layers(model, recipe)
         step = checkpoints.restore()
+        if step:
+            is_within_epoch = bool(checkpoints.sums.any())
+            record = start.resume(
+                path, before, record, step, is_within_epoch, chosen.accept_new_data
+            )
+        if step == record.first_step:
+            checkpoints.sums = 0 * checkpoints.sums  # an epoch begins, perhaps again
+        optimizer._learning_rate.first = record.position(0)
         if recipe.start_from and step == 0:
             names = dataset.class_names
             classes = Classes("the data", len(names), names)
-            line = model_dirs.load_initial_weights(
+            line = start.load_initial_weights(
                 model, recipe.start_from, recipe.zero_head, classes
             )
             if line and devices.chief:
@@ -223,19 +242,25 @@ def train(
             chosen.steps_per_execution,
         )
         if devices.chief:
-            model_dirs.claim(path, recipe, dataset.class_names, dataset.data_dir)
+            model_dirs.claim(
+                path,
+                recipe,
+                dataset.class_names,
+                dataset.data_dir,
+                json.dumps(record._asdict()),
+            )
 
         # What the run says about itself.
         def is_finished() -> bool:
-            epoch = step // steps_per_epoch
+            epoch = record.position(step) // steps_per_epoch
             return epoch >= recipe.epochs or any(
                 each.is_out_of_patience(epoch) for each in best
             )
 
         # False where the run was stopped in the evaluation of its last epoch.
-        is_evaluated = step % steps_per_epoch != 0 or not checkpoints.sums.any()
-        is_over = is_finished() and is_evaluated
-        print("\n".join(opening(dataset, path, devices, step, is_over)), flush=True)
+        position = record.position(step)
+        is_evaluated = position % steps_per_epoch != 0 or not checkpoints.sums.any()
+        print("\n".join(opening(dataset, path, devices, step, position)), flush=True)
         if devices.chief and step == 0:
             pictures = dataset.first_images(MAX_PICTURES)
             show_pictures(path / model_dirs.LOGS, recipe, pictures)
@@ -244,22 +269,22 @@ def train(
 
         # Its epochs.
         with StopRequest() as stop, bad_records.as_input_errors():
-            save_every = chosen.save_every
-            saving = SaveCheckpoints(checkpoints, steps_per_epoch, save_every, stop)
+            saving = SaveCheckpoints(checkpoints, chosen.save_every, stop)
             callbacks = create_callbacks(recipe, path, checkpoints, own, saving)
             if not is_evaluated:
-                epoch = step // steps_per_epoch - 1
+                epoch = position // steps_per_epoch - 1
                 finish_epoch(
                     model, callbacks, epoch, evaluation, evaluation_steps, checkpoints
                 )
             while not is_finished():
                 # A call of `fit` has one number of steps per epoch. So the rest of an epoch that had begun
                 # has a call of its own, and so has each epoch whose last execution has fewer steps.
-                epoch, done = divmod(step, steps_per_epoch)
+                position = record.position(step)
+                epoch, done = divmod(position, steps_per_epoch)
                 steps = steps_per_epoch - done
                 is_uneven = steps % chosen.steps_per_execution > 0
                 batches = functools.partial(
-                    _batches, dataset, step, steps if is_uneven else None
+                    _batches, dataset, position, steps if is_uneven else None
                 )
                 end = epoch + 1 if done or is_uneven else recipe.epochs
                 verbosity = _verbosity(devices)
@@ -281,10 +306,8 @@ def train(
                 step = int(optimizer.iterations.numpy())
 
     # Its report.
-    report = last_row(path / model_dirs.HISTORY)
-    for each in best:
-        report |= each.result()
-    epoch = step // steps_per_epoch
+    report = start.last_epoch(path, recipe)
+    epoch = record.position(step) // steps_per_epoch
     return {**report, "model_dir": str(path), "epoch": epoch, "step": step}
 
 
@@ -467,10 +490,10 @@ def _user_callbacks(
 
 
 def _batches(
-    dataset: Dataset, step: int, count: int | None, shard: Shard
+    dataset: Dataset, position: int, count: int | None, shard: Shard
 ) -> tf.data.Dataset:
-    """Returns the batches of a machine from a step on: `count`, or all."""
-    return dataset.train(step, shard).take(-1 if count is None else count)
+    """Returns the batches of a machine from a position on: `count`, or all."""
+    return dataset.train(position, shard).take(-1 if count is None else count)
 
 
 def _verbosity(devices: Devices) -> int:

@@ -5,15 +5,17 @@ recipe.json   the recipe of the run, with every field     checkpoints/  the newe
 history.csv   a row per epoch                              logs/         files for TensorBoard
 classes.txt   the name of each class, in the order of the labels
 data_dir.txt  the folder of the data, if one was given
+data.json     the number of pictures, steps per epoch, and pictures that are held out (start.py)
 best/         the checkpoint of the best epoch, if the recipe has a held-out split
 .lock         the process of the run, while it trains
 """
 
-import functools
+import dataclasses
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,10 +26,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import absolute, write_atomic
-from lambdanet.models import zoo
-from lambdanet.models.layer_builder import CLASSIFIER
-from lambdanet.models.weights import pretrained, weight_files
-from lambdanet.models.weights.trained_classes import names_of
+from lambdanet.models.weights import weight_files
 from lambdanet.training.data.class_names import Classes, check_equal, read_names
 from lambdanet.training.run import checkpoints
 from lambdanet.training.run.build import build_model
@@ -40,6 +39,7 @@ HISTORY = "history.csv"
 LOGS = "logs"
 CLASSES = "classes.txt"
 DATA_DIR = "data_dir.txt"
+DATA = "data.json"
 
 
 def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path:
@@ -58,9 +58,13 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
         raise InputError(f"{failure}: no permission to write to {str(parent)!r}")
     _check_not_of_tf_keras(path)
     if recipe and _has(path / RECIPE):
-        pairs = recipes.differences(load_recipe(path), recipe).items()
+        saved = load_recipe(path)
+        count = recipe.num_classes or saved.num_classes
+        recipe = dataclasses.replace(recipe, num_classes=count)
         fields = "; ".join(
-            f"{field} is {old!r} there and {new!r} here" for field, (old, new) in pairs
+            f"{field} is {old!r} there and {new!r} here"
+            for field, (old, new) in recipes.differences(saved, recipe).items()
+            if not isinstance(old, str) or absolute(old) != absolute(str(new))
         )
         if fields:
             start = shlex.quote(f"--set=start_from={path}")
@@ -93,7 +97,7 @@ def _check_no_other_files(path: Path) -> None:
 
 
 def _is_of_run(file: Path) -> bool:
-    own = (CHECKPOINTS, BEST, HISTORY, LOGS, CLASSES, DATA_DIR)
+    own = (CHECKPOINTS, BEST, HISTORY, LOGS, CLASSES, DATA_DIR, DATA)
     return file.name.startswith(".") or file.suffix == ".log" or file.name in own
 
 
@@ -102,17 +106,20 @@ def claim(
     recipe: Recipe,
     class_names: Sequence[str] = (),
     data_dir: str | None = None,
+    data: str = "",
 ) -> Path:
     """Creates the folder of a run with its recipe, or checks that an existing one has the same recipe.
 
+    Paths in the recipe are saved as absolute ones.
     Class names are saved and compared like the recipe, if there are any. The folder of the data is saved for
-    `find_data_dir`; where it is None, the saved one remains. Errors as in `check_model_dir`.
+    `find_data_dir`; where it is None, the saved one remains. `data` is the text of data.json. Errors as in
+    `check_model_dir`.
     """
     path = check_model_dir(model_dir, recipe)
     check_class_names(path, class_names)
     texts = {
         CLASSES: "".join(f"{name}\n" for name in class_names),
-        RECIPE: recipes.to_json(recipe),
+        RECIPE: recipes.to_json(_with_absolute_paths(recipe)),
     }
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -123,11 +130,24 @@ def claim(
             checkpoints.remove_unfinished(path / name)
         if data_dir is not None and absolute(data_dir) != _saved_data_dir(path):
             write_atomic(path / DATA_DIR, f"{absolute(data_dir)}\n")
+        if data:
+            write_atomic(path / DATA, data)
     except OSError as error:
         raise InputError(
             f"model_dir {str(path)!r} cannot be written: {error}"
         ) from None
     return path
+
+
+def _with_absolute_paths(recipe: Recipe) -> Recipe:
+    """Returns a recipe whose files are found from any folder; published weights keep their names."""
+    paths: dict[str, Any] = {}
+    for field in ("labels", "pseudo_labels", "start_from"):
+        path = getattr(recipe, field)
+        published = pretrained_weights.find(recipe.model, path)
+        if os.path.exists(os.path.expanduser(path)) and not published:
+            paths[field] = absolute(path)
+    return dataclasses.replace(recipe, **paths)
 
 
 def find_data_dir(model_dir: str | Path, data_dir: str | None = None) -> str | None:
@@ -253,90 +273,3 @@ def _has(file: Path) -> bool:
     if file.exists() and not file.is_file():
         raise invalid(file.name, "a regular file", str(file))
     return file.exists()
-
-
-def load_initial_weights(
-    model: keras.Model,
-    source: str | Path,
-    zero_head: bool = False,
-    classes: Classes | None = None,
-) -> str:
-    """Loads the weights of a model_dir, or the averages that it keeps, or the weights of a file.
-
-    The columns of the classifier are matched with the classes by name (`Classes.columns_in`); classes that
-    the weights do not have keep their initial weights.
-
-    Args:
-      model: the model to train.
-      source: the weights, as for `find_initial_weights`.
-      zero_head: whether the classifier gets zeros instead.
-      classes: the classes of the data, in the order of the model's logits; None: only their number is known.
-
-    Returns:
-      A line that says what was kept of the classifier; empty where both have the same classes in one order.
-
-    Raises:
-      InputError: the weights are of another architecture, and the errors of `find_initial_weights`.
-    """
-    path = find_initial_weights(model.name, source)
-    classes = classes or Classes("the data", model.output_shape[-1])
-    owner = f"start_from {str(source)!r}"
-    if path.is_dir():
-        recipe, arrays = load_weights(path)
-        if recipe.model != model.name:
-            hint = "set model and model_options as in its recipe.json"
-            raise invalid(f"model in {owner}", model.name, recipe.model, hint)
-        line = _assign(model, arrays, classes, owner, class_names(path))
-    else:
-        arrays, metadata = weight_files.read_arrays(model, path)
-        line = _assign(model, arrays, classes, owner, names_of(metadata))
-    if not zero_head:
-        return line
-    for weight in model.get_layer(CLASSIFIER).weights:
-        weight.assign(keras.ops.zeros_like(weight))
-    return ""
-
-
-def _assign(
-    model: keras.Model,
-    arrays: Mapping[str, np.ndarray],
-    classes: Classes,
-    owner: str,
-    names: Sequence[str],
-) -> str:
-    """Assigns weights with the columns of the classifier that the classes have in it; returns the line."""
-    trained = Classes(owner, weight_files.count_classes(arrays), names)
-    columns, line = classes.columns_in(trained)
-    weight_files.assign_weights(
-        model, weight_files.with_columns(model, arrays, columns), owner
-    )
-    return line
-
-
-def find_initial_weights(
-    model_name: str, source: str | Path, argument: str = "start_from", others: str = ""
-) -> Path:
-    """Returns the model_dir, or the file, that has initial weights; fetches those of the hub first.
-
-    Args:
-      model_name: the name of the model.
-      source: a model_dir of `lambdanet train`, or weights as for `create_model`; published ones come first.
-      argument, others: the name of the argument and what else it may be, as for `weight_files.find_file`.
-
-    Raises:
-      InputError: there are no such weights.
-      ConnectionError: published weights are neither in the cache nor can be downloaded.
-    """
-    folder = Path(source).expanduser()
-    if (folder / RECIPE).is_file() and not pretrained_weights.find(
-        model_name, str(source)
-    ):
-        return folder
-    others += "a model_dir of `lambdanet train`, "
-    return pretrained.locate(
-        model_name,
-        source,
-        functools.partial(zoo.create_model, model_name),
-        argument,
-        others,
-    )

@@ -3,7 +3,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import SOURCES, Dataset
 from lambdanet.training.data.sources import Shard, Source
 from lambdanet.training.run import model_dir as model_dirs
+from lambdanet.training.run.start import read_record
 
 NUM_PICTURES = 64  # to compare the models on
 BATCHES = (1, 2, 7)  # the numbers of pictures at a time, in turn
@@ -113,7 +114,8 @@ def labeled_pictures(
       InputError: the pictures are not on disk, cannot be read, or have other classes.
     """
     found = model_dirs.find_data_dir(model_dir, data_dir)
-    source = _open_on_disk(recipe, found, model_dirs.classes_of(model_dir))
+    classes = model_dirs.classes_of(model_dir)
+    source = _open_on_disk(recipe, found, classes, read_record(model_dir).held_out)
     seed = tf.constant(recipe.seed, tf.int64)
 
     def draw(split: str, count: int) -> Pictures:
@@ -155,7 +157,10 @@ def folder_pictures(
 
 
 def _open_on_disk(
-    recipe: Recipe, data_dir: str | None, classes: Classes | None = None
+    recipe: Recipe,
+    data_dir: str | None,
+    classes: Classes | None = None,
+    held_out: Sequence[str] = (),
 ) -> Source:
     """Opens the images of a recipe; `InputError` where reading them would download them."""
     if recipe.dataset not in SOURCES:
@@ -164,7 +169,9 @@ def _open_on_disk(
             raise InputError(
                 f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist"
             )
-    return Dataset.open(recipe, data_dir, classes=classes, some_classes=True).source
+    return Dataset.open(
+        recipe, data_dir, classes=classes, some_classes=True, held_out=held_out
+    ).source
 
 
 def _read(
@@ -175,7 +182,7 @@ def _read(
 
     def prepare(example: sources.Example) -> tuple[tf.Tensor, tf.Tensor]:
         pixels = square(source.image(example).pixels())
-        return _as_bytes(pixels), source.label(example)
+        return _as_bytes(pixels), source.number(example)
 
     name = f"pictures of {recipe.dataset} {split}"
     prepared = examples.map(prepare).ignore_errors().take(count)

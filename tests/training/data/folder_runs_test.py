@@ -18,6 +18,7 @@ from lambdanet.training.data.class_names import Classes
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import model_dir
 from lambdanet.training.run.build import build_model
+from lambdanet.training.run.start import load_initial_weights
 from lambdanet.training.serving import trained_weights
 from lambdanet.training.serving.exported_model import load_classifier
 
@@ -111,7 +112,7 @@ def test_start_from_with_new_head(trained, tmp_path, start, num_classes):
     for zero_head in (True, False):
         model = build_model(dataclasses.replace(RECIPE, **changes))
         fresh = _head(model)
-        model_dir.load_initial_weights(model, path, zero_head=zero_head)
+        load_initial_weights(model, path, zero_head=zero_head)
         for name, value in weight_files.weights_by_name(model).items():
             expected = wanted[name]
             if name.startswith("logits"):
@@ -136,7 +137,7 @@ def test_start_from_takes_the_columns_of_the_same_names(
     model = build_model(dataclasses.replace(RECIPE, num_classes=len(names)))
     fresh = _head(model)
     classes = Classes("the data", len(names), names)
-    assert model_dir.load_initial_weights(model, path, classes=classes)
+    assert load_initial_weights(model, path, classes=classes)
     for name, value in _head(model).items():
         for number, column in enumerate(columns):
             wanted = fresh[name][..., number]
@@ -150,12 +151,12 @@ def test_weights_of_other_model_are_rejected(trained):
     other = build_model(dataclasses.replace(RECIPE, **changes))
     message = r"start_from .* does not fit 'lambda.*: c5.* has the shape .*, not"
     with refused(message):
-        model_dir.load_initial_weights(other, trained)
+        load_initial_weights(other, trained)
     with refused("start_from must be an existing .* got 'none.safetensors'"):
-        model_dir.load_initial_weights(other, "none.safetensors")
+        load_initial_weights(other, "none.safetensors")
     other = keras.Sequential([keras.Input([2]), keras.layers.Dense(2)], name="small")
     with refused("model in start_from .* must be small, got 'lambda_resnet_tiny'"):
-        model_dir.load_initial_weights(other, trained)
+        load_initial_weights(other, trained)
 
 
 @pytest.mark.slow

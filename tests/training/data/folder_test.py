@@ -189,7 +189,8 @@ def test_without_validation_one_of_five_pictures_is_held_out(
         return
     assert set(_files(dataset, "validation")) == expected
     dataset.check()
-    made = f"one of 5 pictures of each class, {2 * len(held)} of {2 * count}"
+    number = f"{2 * len(held)} of {2 * count}"
+    made = f"{number} pictures of train, some of each class"
     line = f"no folder 'validation' in {str(tmp_path)!r}: validation is {made}\n"
     assert capsys.readouterr().out == line
     (tmp_path / "train" / "__MACOSX").mkdir()
@@ -267,9 +268,10 @@ def test_pictures_in_both_splits_are_counted(tmp_path, capsys):
     # Another class.
     shutil.copy(tmp_path / "train" / "dog" / "0.png", cats / "9.png")
     _open(tmp_path).check()
-    found = "2 pictures of validation are in train too, such as"
-    line = f"{found} {str(cats / '1.png')!r}: the accuracy is too good\n"
-    assert capsys.readouterr().out == line
+    pictures = [cats / "1.png", tmp_path / "train/cat/1.png", cats / "3.png"]
+    found = "6 pictures are in two classes or splits, such as"
+    names = ", ".join(repr(str(path)) for path in pictures)
+    assert capsys.readouterr().out == f"{found} {names}: the accuracy says less\n"
     _open(tmp_path, eval_split="train").check()
     line = "the accuracy is measured on train, the pictures of training\n"
     assert capsys.readouterr().out == line

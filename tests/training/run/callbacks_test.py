@@ -65,7 +65,7 @@ class _Run:
         """Trains from a step; the first callbacks come before those of a run."""
         self.path.mkdir(exist_ok=True)
         (self.path / "recipe.json").touch()
-        saving = SaveCheckpoints(self.checkpoints, 2, save_every, StopRequest())
+        saving = SaveCheckpoints(self.checkpoints, save_every, StopRequest())
         created = loop.create_callbacks(recipe, self.path, self.checkpoints, [], saving)
         self.model.fit(
             images,

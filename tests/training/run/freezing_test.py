@@ -18,7 +18,7 @@ from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
-from lambdanet.training.run import build, model_dir
+from lambdanet.training.run import start
 from lambdanet.training.run.build import build_model
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.model_dir import load_trained_model
@@ -41,7 +41,7 @@ def tiny():
 def frozen(model, freeze):
     """The names of the layers that a recipe freezes."""
     recipe = dataclasses.replace(RECIPE, freeze=freeze, start_from="imagenet")
-    return [layer.name for layer in build.frozen_layers(model, recipe)]
+    return [layer.name for layer in start.frozen_layers(model, recipe)]
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_frozen_layers_move_in_a_second_run(data_dir, tmp_path, monkeypatch):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
     keras.utils.set_random_seed(1)
     source = build_model(RECIPE)
-    start = tmp_path / "start.safetensors"
-    weight_files.save(source, start)
+    initial = tmp_path / "initial.safetensors"
+    weight_files.save(source, initial)
     recipe = dataclasses.replace(
         RECIPE,
-        start_from=str(start),
+        start_from=str(initial),
         freeze="backbone",
         sizes=(12,),
         epochs=2,
@@ -121,14 +121,14 @@ def test_frozen_layers_move_in_a_second_run(data_dir, tmp_path, monkeypatch):
         return batches
 
     monkeypatch.setattr(Dataset, "train", record_size)
-    load = model_dir.load_initial_weights
+    load = start.load_initial_weights
     trainable = []
 
     def record_trainable(model, *arguments):
         trainable.extend(layer.trainable for layer in model.layers)
         load(model, *arguments)
 
-    monkeypatch.setattr(model_dir, "load_initial_weights", record_trainable)
+    monkeypatch.setattr(start, "load_initial_weights", record_trainable)
     result = train(recipe, tmp_path / "whole", data_dir, callback=[lambda *_: record])
     assert sizes == [(0, 12)]
     top_1 = evaluate(tmp_path / "whole")["top_1"]
@@ -149,7 +149,7 @@ def test_frozen_layers_move_in_a_second_run(data_dir, tmp_path, monkeypatch):
     assert_same_run(tmp_path / "resumed", tmp_path / "whole")
 
     trained, _ = load_trained_model(tmp_path / "whole")
-    weight_files.save(trained, start)
+    weight_files.save(trained, initial)
     second = dataclasses.replace(recipe, freeze="", sizes=(20,), epochs=1)
     train(second, tmp_path / "second", data_dir, callback=[lambda *_: record])
     assert sizes[3:] == [(0, 20)]

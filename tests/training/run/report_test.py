@@ -26,7 +26,7 @@ def lines(step=0, devices=ONE, **changes):
         steps_per_epoch=10,
     )
     return logs.opening(
-        dataset, Path("run"), SimpleNamespace(**devices), step, is_finished=False
+        dataset, Path("run"), SimpleNamespace(**devices), step, position=step
     )
 
 

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start of a run: a run that is finished, its data, its initial weights and its frozen layers.
+
+data.json of a model_dir records the data of the run (`DataRecord`). The epoch of a step depends on the number
+of pictures. A run therefore goes on with its own pictures alone, or where it is told to (`--accept_new_data`)
+with others: the epoch that had begun begins again with these, the epochs before it count as completed, and
+the learning rate goes on from there. Steps are counted on.
+"""
+
+import fnmatch
+import functools
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lambdanet.backend import keras
+from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.registry import pretrained_weights
+from lambdanet.errors import InputError, invalid, unreadable
+from lambdanet.models import zoo
+from lambdanet.models.layer_builder import CLASSIFIER
+from lambdanet.models.weights import pretrained, weight_files
+from lambdanet.models.weights.trained_classes import names_of
+from lambdanet.training.data.class_names import Classes
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.file_contents import fingerprint
+from lambdanet.training.run.checkpoints import read_best, read_newest
+from lambdanet.training.run.logs import read_history
+from lambdanet.training.run.model_dir import (
+    BEST,
+    CHECKPOINTS,
+    DATA,
+    HISTORY,
+    RECIPE,
+    class_names,
+    load_weights,
+)
+
+
+def find_finished(path: Path, recipe: Recipe) -> dict[str, Any] | None:
+    """Returns the report of a run that has nothing left to do, and prints a line; None where there is none.
+
+    Its data and its model are not needed.
+
+    Args:
+      path: the model_dir.
+      recipe: its recipe.
+    """
+    last = last_epoch(path, recipe)
+    epoch = int(last.get("epoch", 0))
+    step = int(last.get("step", 0))
+    is_over = epoch >= recipe.epochs
+    if recipe.patience:
+        is_over = is_over or epoch - last["best_epoch"] >= recipe.patience
+    if not is_over or read_newest(path / CHECKPOINTS)[0] != step:
+        return None
+    name = f"{recipe.model} on {recipe.dataset} in {path}"
+    print(f"finished already: {name}, {epoch} epochs, step {step}", flush=True)
+    return {**last, "model_dir": str(path), "epoch": epoch, "step": step}
+
+
+def last_epoch(path: Path, recipe: Recipe) -> dict[str, Any]:
+    """Returns the last row of the history, and the best epoch where a split is held out for it."""
+    last: dict[str, Any] = {}
+    for row in read_history(path / HISTORY)[-1:]:
+        last = {name: float(value) for name, value in row.items() if value}
+    if recipe.held_out_split:
+        epoch, accuracy = read_best(path / BEST)
+        last |= {"best_epoch": epoch, "best_val_accuracy": accuracy}
+    return last
+
+
+class DataRecord(NamedTuple):
+    """The data of a run, and the place from which it reads them."""
+
+    steps_per_epoch: int
+    # Of each split the number of pictures, and a digest of their names and sizes; empty: not recorded.
+    splits: dict[str, list[Any]]
+    held_out: Sequence[str] = ()  # as `Source.held_out`
+    first_step: int = 0  # the first step on these data
+    first_epoch: int = 0  # the number of epochs completed before it
+
+    def position(self, step: int) -> int:
+        """Returns the number that a step would have if the run had read these data from the beginning.
+
+        With 2 steps per epoch from step 12 on, after 3 epochs of 4 steps: 6 for step 12, 7 for step 13.
+        """
+        return self.first_epoch * self.steps_per_epoch + step - self.first_step
+
+
+def read_record(model_dir: str | Path) -> DataRecord:
+    """Returns the record of the run in a model_dir, or an empty one where there is none.
+
+    Raises:
+      InputError: its data.json cannot be read.
+    """
+    file = Path(model_dir).expanduser() / DATA
+    if not file.exists():
+        return DataRecord(0, {})
+    try:
+        return DataRecord(**json.loads(file.read_text()))
+    except (OSError, TypeError, ValueError) as error:
+        raise unreadable(file, error) from None
+
+
+def describe(dataset: Dataset) -> DataRecord:
+    """Returns the record of a run that begins with a dataset; `InputError` where its data are too few."""
+    splits = {
+        split: [dataset.num_examples(split), fingerprint(dataset.source.files(split))]
+        for split in (dataset.recipe.train_split, dataset.eval_split)
+    }
+    return DataRecord(dataset.steps_per_epoch, splits, dataset.source.held_out)
+
+
+def resume(
+    path: Path,
+    before: DataRecord,
+    now: DataRecord,
+    step: int,
+    is_within_epoch: bool,
+    accept_new: bool,
+) -> DataRecord:
+    """Returns the record with which a run goes on.
+
+    Args:
+      path: the model_dir.
+      before: its record; an empty one, of an earlier version, is replaced with a line.
+      now: the record of the data that are there, as of a new run.
+      step: the number of steps completed.
+      is_within_epoch: whether the last of them is of an epoch that has not ended with its evaluation.
+      accept_new: whether the data may be others.
+
+    Raises:
+      InputError: the data are others.
+    """
+    if not before.splits:
+        print(
+            f"{path} is of an earlier version, which did not record its pictures: it goes on with those here",
+            flush=True,
+        )
+        return now
+    if before.splits == now.splits:
+        return before
+    if not accept_new:
+        numbers = [
+            f"{split} had {before.splits[split][0]}, now {number}"
+            for split, (number, _) in now.splits.items()
+        ]
+        start = shlex.quote(f"--set=start_from={path}")
+        raise InputError(
+            f"model_dir {str(path)!r} began with pictures of other names, sizes or numbers: "
+            f"{', '.join(numbers)}; --accept_new_data goes on with these, and {start} in another --model_dir "
+            "starts from its weights"
+        )
+    epoch = (before.position(step) - is_within_epoch) // before.steps_per_epoch
+    return now._replace(first_step=step, first_epoch=epoch)
+
+
+def load_initial_weights(
+    model: keras.Model,
+    source: str | Path,
+    zero_head: bool = False,
+    classes: Classes | None = None,
+) -> str:
+    """Loads the weights of a model_dir, or the averages that it keeps, or the weights of a file.
+
+    The columns of the classifier are matched with the classes by name (`Classes.columns_in`); classes that
+    the weights do not have keep their initial weights.
+
+    Args:
+      model: the model to train.
+      source: the weights, as for `find_initial_weights`.
+      zero_head: whether the classifier gets zeros instead.
+      classes: the classes of the data, in the order of the model's logits; None: only their number is known.
+
+    Returns:
+      A line that says what was kept of the classifier; empty where both have the same classes in one order.
+
+    Raises:
+      InputError: the weights are of another architecture, and the errors of `find_initial_weights`.
+    """
+    path = find_initial_weights(model.name, source)
+    classes = classes or Classes("the data", model.output_shape[-1])
+    owner = f"start_from {str(source)!r}"
+    if path.is_dir():
+        recipe, arrays = load_weights(path)
+        if recipe.model != model.name:
+            hint = "set model and model_options as in its recipe.json"
+            raise invalid(f"model in {owner}", model.name, recipe.model, hint)
+        line = _assign(model, arrays, classes, owner, class_names(path))
+    else:
+        arrays, metadata = weight_files.read_arrays(model, path)
+        line = _assign(model, arrays, classes, owner, names_of(metadata))
+    if not zero_head:
+        return line
+    for weight in model.get_layer(CLASSIFIER).weights:
+        weight.assign(keras.ops.zeros_like(weight))
+    return ""
+
+
+def _assign(
+    model: keras.Model,
+    arrays: Mapping[str, np.ndarray],
+    classes: Classes,
+    owner: str,
+    names: Sequence[str],
+) -> str:
+    """Assigns weights with the columns of the classifier that the classes have in it; returns the line."""
+    trained = Classes(owner, weight_files.count_classes(arrays), names)
+    columns, line = classes.columns_in(trained)
+    weight_files.assign_weights(
+        model, weight_files.with_columns(model, arrays, columns), owner
+    )
+    return line
+
+
+def find_initial_weights(
+    model_name: str, source: str | Path, argument: str = "start_from", others: str = ""
+) -> Path:
+    """Returns the model_dir, or the file, that has initial weights; fetches those of the hub first.
+
+    Args:
+      model_name: the name of the model.
+      source: a model_dir of `lambdanet train`, or weights as for `create_model`; published ones come first.
+      argument, others: the name of the argument and what else it may be, as for `weight_files.find_file`.
+
+    Raises:
+      InputError: there are no such weights.
+      ConnectionError: published weights are neither in the cache nor can be downloaded.
+    """
+    folder = Path(source).expanduser()
+    if (folder / RECIPE).is_file() and not pretrained_weights.find(
+        model_name, str(source)
+    ):
+        return folder
+    others += "a model_dir of `lambdanet train`, "
+    return pretrained.locate(
+        model_name,
+        source,
+        functools.partial(zoo.create_model, model_name),
+        argument,
+        others,
+    )
+
+
+BACKBONE = "backbone"  # all layers but the classifier
+
+
+def frozen_layers(model: keras.Model, recipe: Recipe) -> list[keras.layers.Layer]:
+    """Returns the layers that the recipe's `freeze` names.
+
+    It has patterns, separated by commas. One, such as "stem*", "c2" or "c4_block1", matches the name of a
+    layer, or its part before an underscore; "backbone" is all but the classifier. `InputError` where one
+    matches no layer with weights, or all layers are frozen.
+    """
+    candidates = [layer for layer in model.layers if layer.weights]
+    found: dict[str, keras.layers.Layer] = {}
+    for pattern in filter(None, map(str.strip, recipe.freeze.split(","))):
+        matching = {
+            layer.name: layer for layer in candidates if _matches(layer.name, pattern)
+        }
+        if not matching:
+            parts = dict.fromkeys(layer.name.partition("_")[0] for layer in candidates)
+            raise invalid(
+                "freeze",
+                f"{BACKBONE}, or layers of {model.name} ({', '.join(parts)})",
+                pattern,
+            )
+        found |= matching
+    if len(found) == len(candidates):
+        raise invalid("freeze", f"fewer than all layers of {model.name}", recipe.freeze)
+    return list(found.values())
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if pattern == BACKBONE:
+        return name != CLASSIFIER
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(
+        name, f"{pattern}_*"
+    )
