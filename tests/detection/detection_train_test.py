@@ -397,6 +397,13 @@ def test_check_model_dir_refuses_another_model(tmp_path):
     message = f"{key}.model_id must be 'lambda_resnet_tiny' as in model_dir '.*run', got 'resnet_50'"
     with refused(message):
         model_dirs.check_model_dir(params, "train", str(tmp_path / "run"))
+    task = "task.train_data.input_path='a/x*,gs://b/y*',task.annotation_file=c.json"
+    resolve.override(params, task, "")
+    model_dirs.write_params(params, EXPERIMENT, str(tmp_path / "run"))
+    found = model_dirs.load_experiment(tmp_path / "run").task
+    assert found.train_data.input_path == f"{os.getcwd()}/a/x*,gs://b/y*"
+    assert found.annotation_file == f"{os.getcwd()}/c.json"
+    assert params.task.annotation_file == "c.json"
     (tmp_path / "file").write_text("")
     with refused("model_dir '.*file' cannot be written"):
         model_dirs.write_params(params, EXPERIMENT, str(tmp_path / "file"))

@@ -183,6 +183,9 @@ class Dataset:
           InputError: a split is missing or too small, also that of `evaluate`, too many files are no
             pictures, or the pseudo-labels cannot be used.
         """
+        if len(self.class_names) < 2:  # which no classifier is exported for
+            classes = f"classes of dataset {self.recipe.dataset}"
+            raise invalid(classes, "two or more", self.class_names)
         # Counts the images of training, opens the pseudo-labels.
         self._streams(0, SINGLE_MACHINE)
         train = self.recipe.train_split

@@ -107,10 +107,10 @@ def test_read_names_one_per_line(tmp_path):
 @pytest.mark.parametrize(
     ("kept", "message"),
     [
-        ("cat\n", "class 1 of the data must be None, as in .* got 'dog'"),
+        ("cat\n", "the data has 2 classes, .* has 1: 'dog' is new; another --model"),
         ("cat\ndog\nwolf\n", "class 2 of the data must be 'wolf', as in .* got None"),
         ("cat\nwolf\n", "class 1 of the data must be 'wolf', as in .* got 'dog'"),
-        ("", "class 0 of the data must be '', as in .* got 'cat'"),
+        ("", "the data has 2 classes, .* has 1: 'cat' is new"),
     ],
 )
 def test_classes_other_than_in_model_dir_are_rejected(tmp_path, kept, message):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import noise, write_picture
+from picture_sources import write_tfrecord
 from refusals import refused
 
 import lambdanet
@@ -210,6 +211,18 @@ def test_other_splits_are_unknown(tmp_path, splits, wanted, message):
     _pictures(tmp_path, splits)
     with refused(message):
         Dataset.open(RECIPE, str(tmp_path), eval_split=wanted).check()
+
+
+def test_splits_of_later_commands_are_checked(tmp_path):
+    """The split that `evaluate` reads, beside the one that selects the best epoch; and `export` needs two classes."""
+    _pictures(tmp_path)
+    recipe = dataclasses.replace(RECIPE, eval_split="test")
+    with refused("unknown split in .* 'test'"):
+        Dataset.open(recipe, str(tmp_path), eval_split="validation").check()
+    records = dataclasses.replace(RECIPE, **write_tfrecord(tmp_path, 60, 1))
+    one = dataclasses.replace(records, num_classes=1)
+    with refused(r"classes of dataset tfrecord must be two or more, got \['0'\]"):
+        Dataset.open(one, str(tmp_path)).check()
 
 
 def test_names_of_classes_may_have_any_unicode_form(tmp_path):

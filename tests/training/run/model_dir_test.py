@@ -9,6 +9,7 @@ import pytest
 from refusals import refused
 
 from lambdanet import configs, files
+from lambdanet.configs.recipe import to_json
 from lambdanet.training.run import model_dir
 from lambdanet.training.run.build import build_model, build_optimizer
 from lambdanet.training.run.checkpoints import Checkpoints
@@ -141,6 +142,41 @@ def test_data_dir_is_saved_as_absolute_path(tmp_path, monkeypatch, name):
         model_dir.find_data_dir("run")
 
 
+def test_paths_of_recipe_are_saved_as_absolute_ones(tmp_path, monkeypatch):
+    """The same run is found by the same paths, as typed; published weights and missing files are no paths."""
+    recipe = dataclasses.replace(
+        configs.get_recipe("finetune:lambda_resnet26t"),
+        labels="labels.csv",
+        pseudo_labels="pseudo",
+        pseudo_share=0.5,
+    )
+    tag = recipe.start_from
+    for folder in ("a", "b"):
+        for name in ("pseudo", tag, "earlier"):
+            (tmp_path / folder / name).mkdir(parents=True)
+        (tmp_path / folder / "labels.csv").touch()
+    monkeypatch.chdir(tmp_path / "a")
+    path = model_dir.claim(tmp_path / "run", recipe)
+    saved = model_dir.load_recipe(path)
+    found = (saved.labels, saved.pseudo_labels, saved.start_from)
+    assert found == (f"{tmp_path}/a/labels.csv", f"{tmp_path}/a/pseudo", tag)
+    other = dataclasses.replace(recipe, start_from="earlier")
+    later = model_dir.claim(tmp_path / "later", other)
+    assert model_dir.load_recipe(later).start_from == f"{tmp_path}/a/earlier"
+    (tmp_path / "a" / "earlier").rmdir()
+    model_dir.check_model_dir(later, other)
+    model_dir.check_model_dir(path, recipe)
+    monkeypatch.chdir(tmp_path / "b")
+    model_dir.check_model_dir(path, saved)
+    message = f"labels is '{tmp_path}/a/labels.csv' there and 'labels.csv' here"
+    with refused(message):
+        model_dir.check_model_dir(path, recipe)
+    # A recipe of an earlier version is read from the folder where its run began.
+    (path / "recipe.json").write_text(to_json(recipe))
+    assert model_dir.load_recipe(path) == recipe
+    model_dir.check_model_dir(path, recipe)
+
+
 def test_failed_write_keeps_old_file(tmp_path, monkeypatch):
     path = tmp_path / "text"
     files.write_atomic(path, "old\n")
@@ -149,7 +185,7 @@ def test_failed_write_keeps_old_file(tmp_path, monkeypatch):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with refused("No space", OSError):
+    with refused(f"No space left on device: '{path}'", OSError):
         files.write_atomic(path, "new\n")
     assert path.read_text() == "old\n"
     assert [file.name for file in tmp_path.iterdir()] == ["text"]

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from helpers import program
 from refusals import refused
 
 from lambdanet import configs
-from lambdanet.files import locked
+from lambdanet.files import locked, write_atomic
 from lambdanet.training.run import model_dir
 from lambdanet.training.train import train
 
@@ -124,6 +125,23 @@ def test_file_system_without_locks_prints_warning(tmp_path, monkeypatch, capsys)
         said = capsys.readouterr().out
         assert said.count("\n") == 1
         assert f"model_dir '{tmp_path}' is on a file system without locks" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_full_disk_is_named_and_leaves_no_lock(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder = tmp_path / "run"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with (
+            refused(f"'{folder}' cannot be written: .lock: .* too large"),
+            locked(folder),
+        ):
+            raise AssertionError
+        with refused(f"too large: '{tmp_path / 'history.csv'}'", OSError):
+            write_atomic(tmp_path / "history.csv", "epoch\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())
 
 
