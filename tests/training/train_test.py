@@ -97,6 +97,7 @@ def test_run_writes_recipe_checkpoints_history_and_logs(finished):
     assert sorted(file.name for file in path.iterdir()) == [
         "checkpoints",
         "classes.txt",
+        "data.json",
         "data_dir.txt",
         "history.csv",
         "logs",
@@ -243,4 +244,5 @@ def test_optimizer_of_recipe(optimizer, attribute, options):
         "floor": 0.25,
         "decay_rate": 0.9,
         "decay_steps": 30.0,
+        "first": 0,
     }

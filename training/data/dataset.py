@@ -23,11 +23,12 @@ from lambdanet.training.data.class_names import (
     Classes,
     check_equal,
     check_names,
+    find_columns,
     is_utf8,
+    normalized,
 )
 from lambdanet.training.data.file_contents import find_copies
 from lambdanet.training.data.records import RecordsSource
-from lambdanet.training.data.reordered import put_in_order
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source, TfdsSource
 
 MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
@@ -99,7 +100,7 @@ class Dataset:
         source.hold_out(held_out)
         names: Sequence[str] = source.class_names
         if classes and classes.names:
-            names = put_in_order(source, classes, some_classes)
+            names = _put_in_order(source, classes, some_classes)
             check_equal(names, classes.names, "the data", classes.owner)
         if not recipe.num_classes:
             recipe = dataclasses.replace(recipe, num_classes=len(names))
@@ -312,7 +313,7 @@ class Dataset:
         reference = f"dataset {self.recipe.dataset}"
         classes = Classes(reference, len(names), names)
         source = RecordsSource(self.recipe, folder, "pseudo_labels")
-        found = put_in_order(source, classes)
+        found = _put_in_order(source, classes)
         check_equal(found, names, f"pseudo_labels {folder!r}", reference)
         return source
 
@@ -413,6 +414,33 @@ def _ahead(batches: tf.data.Dataset, autotune: bool = True) -> tf.data.Dataset:
     options.experimental_optimization.apply_default_optimizations = False
     options.autotune.enabled = autotune
     return batches.prefetch(tf.data.AUTOTUNE if autotune else 2).with_options(options)
+
+
+def _put_in_order(
+    source: Source, classes: Classes, some: bool = False
+) -> Sequence[str]:
+    """Numbers the classes of a source in an order, and prints a line; in its own order if it has others.
+
+    Args:
+      source: the images.
+      classes: the classes in the order wanted.
+      some: whether the source may have only some of them, as for evaluation.
+
+    Returns:
+      The names of the classes in their order.
+    """
+    own = normalized(source.class_names)
+    wanted = normalized(classes.names)
+    missing = len(set(wanted) - set(own))
+    if own == wanted or set(own) - set(wanted) or (missing and not some):
+        return source.class_names
+    which = f"{len(own)} of the {len(wanted)} classes" if missing else "the classes"
+    print(
+        f"the data has {which} of {classes.owner} in another order: matched by name",
+        flush=True,
+    )
+    source.numbers = find_columns(source.class_names, classes.names)
+    return classes.names
 
 
 def _check_fit(source: Source, names: Sequence[str], recipe: Recipe) -> None:

@@ -3,7 +3,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import image_files, preprocess, sources
-from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import SOURCES, Dataset
 from lambdanet.training.data.sources import Shard, Source
 from lambdanet.training.run import model_dir as model_dirs
@@ -86,7 +85,8 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
     cannot be read.
     """
     split = recipe.eval_split
-    source = _open_on_disk(recipe, data_dir)
+    _check_on_disk(recipe, data_dir)
+    source = Dataset.open(recipe, data_dir).source
     num_shares = max(1, source.num_examples(split) * NUM_PARTS // NUM_PICTURES)
     chosen = sorted({num_shares * part // NUM_PARTS for part in range(NUM_PARTS)})
     parts = [source.examples(split, None, Shard(index, num_shares)) for index in chosen]
@@ -114,8 +114,14 @@ def labeled_pictures(
       InputError: the pictures are not on disk, cannot be read, or have other classes.
     """
     found = model_dirs.find_data_dir(model_dir, data_dir)
-    classes = model_dirs.classes_of(model_dir)
-    source = _open_on_disk(recipe, found, classes, read_record(model_dir).held_out)
+    _check_on_disk(recipe, found)
+    source = Dataset.open(
+        recipe,
+        found,
+        classes=model_dirs.classes_of(model_dir),
+        some_classes=True,
+        held_out=read_record(model_dir).held_out,
+    ).source
     seed = tf.constant(recipe.seed, tf.int64)
 
     def draw(split: str, count: int) -> Pictures:
@@ -156,22 +162,14 @@ def folder_pictures(
     return Pictures(np.array(images[::2]), name), Pictures(np.array(images[1::2]), name)
 
 
-def _open_on_disk(
-    recipe: Recipe,
-    data_dir: str | None,
-    classes: Classes | None = None,
-    held_out: Sequence[str] = (),
-) -> Source:
-    """Opens the images of a recipe; `InputError` where reading them would download them."""
+def _check_on_disk(recipe: Recipe, data_dir: str | None) -> None:
+    """Raises `InputError` where reading the images of a recipe would download them."""
     if recipe.dataset not in SOURCES:
         path = sources.open_tfds(recipe.dataset, data_dir).data_path
         if not path.exists():
             raise InputError(
                 f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist"
             )
-    return Dataset.open(
-        recipe, data_dir, classes=classes, some_classes=True, held_out=held_out
-    ).source
 
 
 def _read(

@@ -287,7 +287,7 @@ def test_batches_have_the_share_of_pseudo_labels(labeled, own):
     ("folder", "message"),
     [
         ("", "pseudo_labels must be a folder that `lambdanet pseudo-label` wrote, got"),
-        ("/none", "data_dir must be the folder of the TFRecords: .*, got '/none'"),
+        ("/none", "pseudo_labels must be the folder of the TFRecords: .*, got '/none'"),
     ],
 )
 def test_recipe_without_pseudo_labels_is_rejected(own, folder, message):
@@ -310,13 +310,13 @@ def test_pseudo_labels_in_another_order_are_matched_by_name(
     source = dataset._pseudo_labels
     said = "the data has the classes of dataset tfrecord in another order"
     assert said in capsys.readouterr().out
-    assert (source.class_names, source.soft) == (list(NAMES), labels == "soft")
     examples = source.examples(records.PSEUDO, None)
     # In the dataset, by the number in the records.
     numbers = [NAMES.index(name) for name in order]
+    assert (source.numbers, source.soft) == (numbers, labels == "soft")
     for example, record in zip(examples, _records(tmp_path), strict=True):
         label, probabilities, _ = record
-        assert int(source.label(example)) == numbers[label]
+        assert int(source.number(example)) == numbers[label]
         found = np.take(source.probabilities(example), numbers)
         np.testing.assert_array_equal(found, probabilities)
     assert len(list(dataset.train())) == 10

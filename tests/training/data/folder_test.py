@@ -214,15 +214,14 @@ def test_other_splits_are_unknown(tmp_path, splits, wanted, message):
 
 
 def test_splits_of_later_commands_are_checked(tmp_path):
-    """The split that `evaluate` reads, beside the one that selects the best epoch; and `export` needs two classes."""
+    """`evaluate` reads another split than the one that selects the best epoch; `export` needs two classes."""
     _pictures(tmp_path)
-    recipe = dataclasses.replace(RECIPE, eval_split="test")
     with refused("unknown split in .* 'test'"):
+        recipe = dataclasses.replace(RECIPE, eval_split="test")
         Dataset.open(recipe, str(tmp_path), eval_split="validation").check()
-    records = dataclasses.replace(RECIPE, **write_tfrecord(tmp_path, 60, 1))
-    one = dataclasses.replace(records, num_classes=1)
+    fields = write_tfrecord(tmp_path, 3, 1) | {"num_classes": 1}
     with refused(r"classes of dataset tfrecord must be two or more, got \['0'\]"):
-        Dataset.open(one, str(tmp_path)).check()
+        _open(tmp_path, **fields).check()
 
 
 def test_names_of_classes_may_have_any_unicode_form(tmp_path):

@@ -9,7 +9,6 @@ import pytest
 from refusals import refused
 
 from lambdanet import configs, files
-from lambdanet.configs.recipe import to_json
 from lambdanet.training.run import model_dir
 from lambdanet.training.run.build import build_model, build_optimizer
 from lambdanet.training.run.checkpoints import Checkpoints
@@ -143,38 +142,21 @@ def test_data_dir_is_saved_as_absolute_path(tmp_path, monkeypatch, name):
 
 
 def test_paths_of_recipe_are_saved_as_absolute_ones(tmp_path, monkeypatch):
-    """The same run is found by the same paths, as typed; published weights and missing files are no paths."""
-    recipe = dataclasses.replace(
-        configs.get_recipe("finetune:lambda_resnet26t"),
-        labels="labels.csv",
-        pseudo_labels="pseudo",
-        pseudo_share=0.5,
-    )
-    tag = recipe.start_from
-    for folder in ("a", "b"):
-        for name in ("pseudo", tag, "earlier"):
-            (tmp_path / folder / name).mkdir(parents=True)
-        (tmp_path / folder / "labels.csv").touch()
-    monkeypatch.chdir(tmp_path / "a")
-    path = model_dir.claim(tmp_path / "run", recipe)
-    saved = model_dir.load_recipe(path)
-    found = (saved.labels, saved.pseudo_labels, saved.start_from)
-    assert found == (f"{tmp_path}/a/labels.csv", f"{tmp_path}/a/pseudo", tag)
-    other = dataclasses.replace(recipe, start_from="earlier")
-    later = model_dir.claim(tmp_path / "later", other)
-    assert model_dir.load_recipe(later).start_from == f"{tmp_path}/a/earlier"
-    (tmp_path / "a" / "earlier").rmdir()
-    model_dir.check_model_dir(later, other)
-    model_dir.check_model_dir(path, recipe)
-    monkeypatch.chdir(tmp_path / "b")
-    model_dir.check_model_dir(path, saved)
-    message = f"labels is '{tmp_path}/a/labels.csv' there and 'labels.csv' here"
-    with refused(message):
-        model_dir.check_model_dir(path, recipe)
-    # A recipe of an earlier version is read from the folder where its run began.
-    (path / "recipe.json").write_text(to_json(recipe))
-    assert model_dir.load_recipe(path) == recipe
-    model_dir.check_model_dir(path, recipe)
+    """Also where they are gone later; published weights keep their names."""
+    recipe = configs.get_recipe("finetune:lambda_resnet26t")
+    start = dataclasses.replace(RECIPE, start_from="earlier")
+    monkeypatch.chdir(tmp_path)
+    for name in ("earlier", recipe.start_from):
+        (tmp_path / name).mkdir()
+    run = model_dir.claim(tmp_path / "run", start)
+    assert model_dir.load_recipe(run).start_from == str(tmp_path / "earlier")
+    tuned = model_dir.claim("tuned", recipe)
+    assert model_dir.load_recipe(tuned) == recipe
+    (tmp_path / "earlier").rmdir()
+    model_dir.check_model_dir(run, start)
+    monkeypatch.chdir("tuned")
+    with refused("start_from is '.*/earlier' there and 'earlier' here"):
+        model_dir.check_model_dir(run, start)
 
 
 def test_failed_write_keeps_old_file(tmp_path, monkeypatch):
