@@ -209,9 +209,10 @@ def check_combination(command: Command, values: flags.FlagValues) -> None:
             words |= {f"--{flag.name}", f"--{flag.name}={value}"}
     chosen = [name for name in command.one_of if name in words]
     if command.one_of and len(chosen) != 1:
-        accepted = ", ".join(command.one_of)
-        got = " and ".join(chosen) or "none"
-        raise InputError(f"`{command.name}` needs one of {accepted}, got {got}")
+        got = f"got {' and '.join(chosen) or 'none'}"
+        raise InputError(
+            f"`{command.name}` needs one of {', '.join(command.one_of)}, {got}"
+        )
     for name in chosen:
         if f"{name}=True" in words and len(given) > 1:
             raise InputError(f"{name} needs no other flags")

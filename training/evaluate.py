@@ -102,7 +102,7 @@ def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
       batches: (images, integer labels [b]); the last batch may be partial.
 
     Raises:
-      InputError: there is no image.
+      InputError: there is no image, or an output is not a number.
     """
     return classify(model, batches)[0]
 
@@ -122,7 +122,7 @@ def classify(
       [n]; and their predicted classes, integers [n].
 
     Raises:
-      InputError: there is no image.
+      InputError: there is no image, or an output is not a number.
     """
     columns = []
     size = 0
@@ -137,6 +137,8 @@ def classify(
         logits = model.predict_on_batch(np.pad(images, padding))[:count].astype(
             np.float64
         )
+        if np.isnan(logits).any():
+            raise InputError("the model gives outputs that are not numbers (NaN)")
         # For equal logits the first class counts, so a constant model gets no credit for ties.
         best = np.argsort(-logits, axis=-1, kind="stable")[:, :5]
         correct = best == labels[:, np.newaxis]

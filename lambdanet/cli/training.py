@@ -237,8 +237,6 @@ def export(
       any_size: for litert, litert_int8 and onnx: take pictures of any size, if the network does.
     """
     check_known("format", format, FORMATS)
-    if model and format == "litert_int8_full" and not calibration:
-        raise InputError(f"--format={format} needs --calibration with --model")
     if model:
         from lambdanet.models.names import check_model
 

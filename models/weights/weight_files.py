@@ -114,8 +114,8 @@ def save(
         in classes, a list in JSON, and `create_model` the number in_channels; others are kept.
 
     Raises:
-      InputError: the path has another ending, two weights have the same name, or a layer has LoRA or is
-        quantized, which cannot be loaded.
+      InputError: the path has another ending, two weights have the same name, a weight is not finite, or a
+        layer has LoRA or is quantized, which cannot be loaded.
 
     Example:
       >>> save(model, "mine.safetensors", {"mean": "0.485, 0.456, 0.406", "license": "Apache-2.0"})
@@ -127,6 +127,9 @@ def save(
     arrays = {
         name: variable.numpy() for name, variable in weights_by_name(model).items()
     }
+    for name, array in arrays.items():
+        if not is_finite(array):
+            raise InputError(f"{name} has NaN or infinity")
     tensor_files.write_safetensors(
         path, arrays, {"model": model.name, **(metadata or {})}
     )

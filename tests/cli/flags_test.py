@@ -59,11 +59,32 @@ python -m benchmarks.tpu_speeds: table rows format=csv
 python -m benchmarks.tpu_speeds: rows format=csv chips
 python -m benchmarks.device: out parts minutes
 """
+# What lacks another flag.
+LACKING = """
+lambdanet export: out
+lambdanet export: out model
+lambdanet export: out model_dir opset
+lambdanet export: out model_dir format=litert_int8_full any_size
+lambdanet export: out model weights format=litert calibration
+lambdanet predict-many: * saved_model out format=tfrecord top
+python -m lambdanet.detection.train: experiment mode=eval model_dir enable_async_checkpointing
+python -m benchmarks.layers: peers_python
+python -m benchmarks.models: * peers_python
+"""
 BENCHMARKS = "layers models rates segmentation tables tpu_speeds device.__main__"
 MODULES = [f"lambdanet.detection.{name}" for name in DETECTION]
 MODULES += [f"benchmarks.{name}" for name in BENCHMARKS.split()]
 COMMANDS = [importlib.import_module(module).COMMAND for module in MODULES]
 REFUSED = "needs|left out|must be (none|empty|1, except|tensorflow with)"
+
+
+def _lines(text, command):
+    """Yields the flags of each line of a command, with their values."""
+    for row in text.splitlines():
+        name, _, line = row.partition(": ")
+        if name == command.invocation:
+            words = [word.partition("=") for word in line.split()]
+            yield {name: value or "1" for name, _, value in words}
 
 
 def _words(values):
@@ -77,24 +98,16 @@ def _words(values):
 def test_pairs_of_flags_have_an_effect_or_are_refused(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path / "home"))
-    flags = {flag.name: flag for flag in command.flags}
-    names = {*flags, *(["*"] if command.arguments.usage else [])}
-    rows = [row.partition(": ") for row in TOGETHER.splitlines()]
-    lines = []
-    for _, _, line in (row for row in rows if row[0] == command.invocation):
-        words = [word.partition("=") for word in line.split()]
-        lines.append({name: value or "1" for name, _, value in words})
+    lines = [*_lines(TOGETHER, command)]
     values = {name: value for line in lines for name, value in line.items()}
-    assert names == values.keys()
+    names = {flag.name for flag in command.flags}
+    assert values.keys() - {"*"} == names
     for line in lines:
         check_combination(command, parse(command, _words(line))[0])
-        for needed in itertools.chain(*(flags[x].needs for x in line if x != "*")):
-            name = needed.removeprefix("--").split("=")[0]
-            other = {key: value for key, value in line.items() if key != name}
-            other |= {name: "other"} if "=" in needed else {}
-            with refused("needs"):
-                check_combination(command, parse(command, _words(other))[0])
-    for pair in itertools.combinations(names, 2):
+    for line in _lines(LACKING, command):
+        with refused("needs"):
+            run_command(command, _words(line))
+    for pair in itertools.combinations(values, 2):
         if any(line.keys() >= {*pair} for line in lines):
             continue
         for line in lines:

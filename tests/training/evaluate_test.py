@@ -69,6 +69,8 @@ def test_constant_model_gets_no_credit():
     batches = tf.data.Dataset.from_tensor_slices((logits, labels)).batch(32)
     expected = {"examples": 100, "top_1": 0.1, "top_5": 0.5, "loss": math.log(10)}
     assert measure(identity(10), batches) == pytest.approx(expected, abs=1e-6)
+    with refused("outputs that are not numbers"):
+        measure(identity(10), batches.map(lambda x, y: (x / 0.0, y)))
 
 
 def test_loss_without_dropout_and_penalties():

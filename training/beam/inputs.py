@@ -77,7 +77,6 @@ def open_inputs(
         is_name = os.sep not in item and not glob.has_magic(item)
         if os.path.isdir(item):
             if splits := records.find_splits(Path(item)):
-                _check_unused(data_dir=data_dir)
                 paths = records.select_files(splits, chosen, Path(item))
                 return _cut_records(list(map(str, paths)), part_size)
             root = item
@@ -86,7 +85,9 @@ def open_inputs(
             return _cut_files(root, folder.read_files(item, chosen), part_size, seed)
         elif is_name and not os.path.exists(item):
             return _cut_dataset(item, chosen, data_dir, part_size)
-    _check_unused(split=split, data_dir=data_dir)
+    if split or data_dir:
+        accepted = "left out for this kind of data"
+        raise invalid("split and data_dir", accepted, [split, data_dir])
     names: list[str] = []
     for item in items:
         pictures, others = _expand(item)
@@ -99,12 +100,6 @@ def open_inputs(
         bad_records.leave_out((item, others, len(pictures) + len(others)))
         names += [os.path.relpath(path, root) if root else path for path in pictures]
     return _cut_files(root, names, part_size, seed)
-
-
-def _check_unused(**arguments: str | None) -> None:
-    for name, value in arguments.items():
-        if value is not None:
-            raise invalid(name, "left out for this kind of data", value)
 
 
 def _expand(item: str) -> tuple[list[str], list[str]]:

@@ -428,7 +428,11 @@ def _put_in_order(
 
     Returns:
       The names of the classes in their order.
+
+    Raises:
+      InputError: its own names are repeated, or no names.
     """
+    check_names(source.class_names, "the data")
     own = normalized(source.class_names)
     wanted = normalized(classes.names)
     missing = len(set(wanted) - set(own))

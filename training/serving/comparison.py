@@ -25,6 +25,7 @@ BATCHES = (1, 2, 7)  # the numbers of pictures at a time, in turn
 NUM_PARTS = 8  # parts of the evaluation split to take them from
 # To calibrate on: the ranges of activations hardly change after the first hundred.
 NUM_CALIBRATION = 128
+MIN_PICTURES = 32  # that differ: to calibrate on, and for a comparison to say much
 # To measure accuracies on, in memory: 150 MB at 224 pixels.
 NUM_LABELED = 1000
 
@@ -46,7 +47,9 @@ class Parity:
 
     pictures: str  # their description
     num_images: int
-    num_equal: int  # pictures with the same top class in both models
+    num_equal: int  # pictures with the same top class in both models, by the logits
+    num_equal_probabilities: int  # the same by the probabilities, which tie in 8 bits
+    num_classes: int  # top classes of the Keras model
     probability_difference: float  # the largest
     logit_difference: float  # the largest
     logit_std: float  # the standard deviation of the Keras model's logits
@@ -54,10 +57,13 @@ class Parity:
     accuracies: tuple[float, float] | None = None
 
     def __str__(self) -> str:
+        is_weak = self.num_images < MIN_PICTURES or self.num_classes < 2
+        end = "; too few pictures, or of one class, to say much" if is_weak else ""
         return (
             f"compared with Keras on {self.num_images} {self.pictures}: the top class is the same for "
-            f"{self.num_equal}, the largest difference is {self.probability_difference:.2g} in probabilities "
-            f"and {self.logit_difference:.2g} in logits (standard deviation {self.logit_std:.2g})"
+            f"{self.num_equal}, by probabilities for {self.num_equal_probabilities}, the largest "
+            f"difference is {self.probability_difference:.2g} in probabilities "
+            f"and {self.logit_difference:.2g} in logits (standard deviation {self.logit_std:.2g}){end}"
         )
 
 
@@ -131,24 +137,18 @@ def labeled_pictures(
     return calibration, draw(recipe.eval_split, NUM_LABELED)
 
 
-def folder_pictures(
-    calibration: str | Path, preprocessing: Preprocessing
-) -> tuple[Pictures, Pictures]:
-    """Returns the pictures of a folder in two halves: to calibrate on, and to compare on.
+def folder_pictures(calibration: str | Path, preprocessing: Preprocessing) -> Pictures:
+    """Returns pictures of a folder, up to twice `NUM_CALIBRATION`.
 
     Args:
       calibration: a folder with pictures in any format that Pillow reads.
       preprocessing: the crop and the size of the model's pictures.
 
-    Returns:
-      Every other picture, and those between, up to `NUM_CALIBRATION` each.
-
     Raises:
-      InputError: it is no folder, or fewer than two of its pictures can be read.
+      InputError: it is no folder, or none of its pictures can be read.
     """
-    accepted = "a folder with two or more pictures"
     if not Path(calibration).expanduser().is_dir():
-        raise invalid("calibration", accepted, str(calibration))
+        raise invalid("calibration", "a folder of pictures", str(calibration))
     paths = image_files.expand_folders(calibration)
     step = max(1, len(paths) // (2 * NUM_CALIBRATION))
     chosen = paths[::step][: 2 * NUM_CALIBRATION]
@@ -156,10 +156,21 @@ def folder_pictures(
     for _, image in image_files.read_images(chosen):
         if not isinstance(image, InputError):
             images.append(_as_bytes(preprocessing.square(image)))
-    if len(images) < 2:
-        raise invalid("calibration", accepted, str(calibration))
-    name = f"pictures of {calibration}"
-    return Pictures(np.array(images[::2]), name), Pictures(np.array(images[1::2]), name)
+    return Pictures(np.array(images), f"pictures of {calibration}")
+
+
+def separate(
+    calibration: Pictures, pictures: Pictures | None
+) -> tuple[Pictures, Pictures]:
+    """Returns pictures to calibrate on that differ, and those to compare on: by default every other one."""
+    images = np.unique(calibration.images, axis=0)
+    if pictures is None:
+        pictures = Pictures(images[1::2], calibration.name)
+        images = images[::2]
+    if len(images) < MIN_PICTURES:
+        accepted = f"{MIN_PICTURES} or more that differ, beside those to compare on"
+        raise invalid(f"{calibration.name} to calibrate on", accepted, len(images))
+    return Pictures(images, calibration.name), pictures
 
 
 def _check_on_disk(recipe: Recipe, data_dir: str | None) -> None:
@@ -240,6 +251,8 @@ def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Pa
     )
     classes = logits.argmax(-1)
     found_classes = found_logits.argmax(-1)
+    if np.isnan([logits, found_logits]).any():
+        raise InputError("it gives outputs that are not numbers (NaN)")
     accuracies = None
     if pictures.labels is not None:
         keras_accuracy = float(np.mean(classes == pictures.labels))
@@ -249,6 +262,8 @@ def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Pa
         pictures.name,
         len(pictures.images),
         int(np.sum(classes == found_classes)),
+        int(np.sum(classes == found_probabilities.argmax(-1))),
+        len(np.unique(classes)),
         float(np.abs(probabilities - found_probabilities).max()),
         float(np.abs(logits - found_logits).max()),
         float(logits.std()),

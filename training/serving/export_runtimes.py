@@ -99,7 +99,7 @@ def export_weights(
         calibrated on half of them, and compared on the others.
 
     Raises:
-      InputError: `calibration` is missing, or is no folder with two or more pictures.
+      InputError: `calibration` is missing, or is no folder with 64 or more pictures that differ.
 
     Example:
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported", format="onnx").num_equal
@@ -108,13 +108,10 @@ def export_weights(
     _check_calibration(format, calibration)
     files.check_output_dir(out)
     trained = trained_weights.build_classifier(model_name, weights, class_names)
-    preprocessing = trained.preprocessing
-    calibrating = None
-    if calibration is None:
-        pictures = comparison.random_pictures(preprocessing.input_size)
-    else:
-        calibrating, pictures = comparison.folder_pictures(calibration, preprocessing)
-    return _export(trained, out, format, opset, pictures, calibrating, any_size)
+    found = None
+    if calibration is not None:
+        found = comparison.folder_pictures(calibration, trained.preprocessing)
+    return _export(trained, out, format, opset, None, found, any_size)
 
 
 def _export(
@@ -122,7 +119,7 @@ def _export(
     out: str | Path,
     format: str,
     opset: int | None,
-    pictures: Pictures,
+    pictures: Pictures | None,
     calibration: Pictures | None,
     any_size: bool,
 ) -> Parity:
@@ -180,10 +177,12 @@ def write(
       format: "litert"; "litert_int8", a quarter of the size, with 8-bit weights of convolutions and matrix
         products (activations stay in float32, so no pictures are needed for calibration);
         "litert_int8_full", with 8-bit weights and activations, and no operator in float32; or "onnx".
-      pictures: the pictures to compare the models on; default: those of `calibration`, or random ones.
+      pictures: the pictures to compare the models on; default: every other one of `calibration`, or random
+        ones.
       opset: the version of ONNX's operators, one of `OPSETS`, for the format "onnx"; default: 17.
       calibration: pictures such as the model is for, cropped and resized, for the format
-        "litert_int8_full": the ranges of its activations are those that they have on these pictures.
+        "litert_int8_full": the ranges of its activations are those that they have on these pictures, 32 or
+        more that differ.
       any_size: whether it takes `images` of any height and width, [b, h, w, 3], in all formats but
         "litert_int8_full"; it is also compared on pictures of another size.
 
@@ -196,7 +195,9 @@ def write(
     _check_calibration(format, None if calibration is None else calibration.name)
     check_classifier(model, class_names)
     chosen = FORMATS[format]
-    pictures = pictures or calibration or comparison.random_pictures(input_size)
+    if calibration is not None:
+        calibration, pictures = comparison.separate(calibration, pictures)
+    pictures = pictures or comparison.random_pictures(input_size)
     compared = [pictures]
     size: int | None = input_size
     try:

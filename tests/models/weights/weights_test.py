@@ -53,6 +53,9 @@ def test_file_has_weights_and_metadata(model, file):
     assert metadata == {"model": NAME, "mean": "0.5", "license": "Apache-2.0"}
     with refusals.refused("must be a .safetensors file, got 'x.bin'"):
         weight_files.save(model, "x.bin")
+    same.weights[0].assign(same.weights[0] * np.nan)
+    with refusals.refused("has NaN or infinity"):
+        weight_files.save(same, file)
 
 
 def test_file_that_does_not_fit(model, tmp_path):

@@ -59,7 +59,7 @@ def test_folder_with_invalid_class_name_is_rejected(tmp_path, capsys, name):
         (
             "manifest.json",
             b'{"classes": ["cat", "dog", "cat"]}',
-            r"manifest.json' must be different names, got \['cat'\]",
+            r"must be different names, got \['cat'\]",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 
 import keras
@@ -141,14 +142,14 @@ def test_run_without_pictures_is_refused(run, tmp_path):
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory, two_blocks):
-    """The folder of a file of weights with metadata, its class names, and a folder of four pictures."""
+    """The folder of a file of weights with metadata, its class names, and a folder of 64 pictures."""
     root = tmp_path_factory.mktemp("weights")
     keras.utils.set_random_seed(0)
     write_tiny_weights(root)
     (root / "pictures").mkdir()
-    for number, image in enumerate(noise(4, 20, 20, 3)):
+    for number, image in enumerate(noise(64, 20, 20, 3)):
         write_picture(root / "pictures" / f"{number}.png", image)
-    (root / "pictures" / "5.png").write_bytes(b"no picture")
+    (root / "pictures" / "none.png").write_bytes(b"no picture")
     return root
 
 
@@ -168,7 +169,7 @@ def test_weights_are_calibrated_on_a_folder(weights, tmp_path, capsys):
     assert cli.main([*words, f"--format={FORMAT}", f"--calibration={folder}"]) == 0
     printed = capsys.readouterr()
     *_, last = printed.out.splitlines()
-    assert last.startswith(f"compared with Keras on 2 pictures of {folder}: the top ")
+    assert last.startswith(f"compared with Keras on 32 pictures of {folder}: the top ")
     assert printed.err.startswith("skipped: image must be a complete ")
     runner = Interpreter(str(tmp_path / "out" / "model.tflite")).get_signature_runner()
     outputs = runner(images=np.zeros([3, 16, 16, 3], np.uint8))
@@ -178,23 +179,38 @@ def test_weights_are_calibrated_on_a_folder(weights, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([f"--format={FORMAT}"], f"--format={FORMAT} needs --calibration with --model"),
+        ([f"--format={FORMAT}"], f"pictures to calibrate on for the format '{FORMAT}'"),
         (
             ["--format=litert", "--calibration={folder}"],
             f"--calibration needs --format={FORMAT}",
         ),
         (
             [f"--format={FORMAT}", "--calibration={folder}/one"],
-            "calibration must be a folder with two or more pictures, got '{folder}/one'",
+            "pictures of {folder}/one to calibrate on must be 32 or more that differ",
         ),
     ],
 )
 def test_wrong_calibration_is_refused(weights, tmp_path, capsys, options, message):
-    write_picture(tmp_path / "one" / "0.png", (0, 0, 0))
+    for number in range(40):
+        write_picture(tmp_path / "one" / f"{number}.png", (0, 0, 0))
     words = [option.format(folder=tmp_path) for option in options]
     assert cli.main([*_words(weights, tmp_path / "out"), *words]) == 2
     assert message.format(folder=tmp_path) in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_comparison_reads_logits_and_probabilities():
+    """The probabilities of 8 bits tie, and the first one counts."""
+    logits = np.tile(np.float32([0, 1]), [7, 1])
+
+    def run(images, scale=1):
+        own = logits[: len(images)]
+        return {"logits": own, "probabilities": scale * own}
+
+    pictures = Pictures(np.zeros([7, 4, 4, 3], np.uint8), "black pictures")
+    parity = comparison.compare(run, functools.partial(run, scale=0), pictures)
+    assert (parity.num_equal, parity.num_equal_probabilities) == (7, 0)
+    assert str(parity).endswith("; too few pictures, or of one class, to say much")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +232,8 @@ def test_layers_keep_the_range_of_8_bits(layer, tmp_path):
     model = keras.Model(images, keras.layers.Dense(5)(x))
     parity = export_runtimes.write(
         *(model, tmp_path, 20, MEAN, STD, list("abcde"), FORMAT),
-        calibration=_noise(16, size=20),
+        pictures=_noise(16, size=20),
+        calibration=_noise(64, size=20),
     )
     assert parity.logit_difference < 0.3 * parity.logit_std
 
@@ -248,7 +265,7 @@ def test_api_needs_calibration_for_this_format_alone(flat_export):
         flat_export(keras.layers.ReLU(), FORMAT)
     accepted = "left out for the format 'litert', got 'noise'"
     with refused(f"calibration must be {accepted}"):
-        flat_export(keras.layers.ReLU(), "litert", calibration=_noise(8, size=4))
+        flat_export(keras.layers.ReLU(), "litert", calibration=_noise(64, size=4))
 
 
 def test_operator_without_8_bits_is_named(flat_export):
@@ -256,7 +273,7 @@ def test_operator_without_8_bits_is_named(flat_export):
     with refused(
         f"'flat' cannot be written as {FORMAT}: these operations have no 8-bit form: .*FloorMod"
     ):
-        flat_export(layer, FORMAT, calibration=_noise(8, size=4))
+        flat_export(layer, FORMAT, calibration=_noise(64, size=4))
 
 
 def test_model_that_is_another_in_8_bits_is_refused(flat_export):

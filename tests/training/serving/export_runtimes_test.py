@@ -167,14 +167,20 @@ def test_gray_model_takes_rgb_pictures(tmp_path):
     np.testing.assert_allclose(found, flat(gray), atol=1e-4)
 
 
-def test_operation_that_litert_lacks_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [(tf.math.bessel_i0, "BesselI0"), (lambda x: x / 0.0 * 0.0, "not numbers")],
+)
+def test_what_litert_does_not_compute_is_named(tmp_path, function, message):
     images = keras.Input([4, 4, 3])
-    spectrum = keras.layers.Lambda(lambda x: tf.math.bessel_i0(x))(images)
+    spectrum = keras.layers.Lambda(function, output_shape=(4, 4, 3))(images)
     odd = keras.Model(
         images, keras.layers.Dense(2)(keras.layers.Flatten()(spectrum)), name="odd"
     )
-    with refused("model 'odd' cannot be written as litert: .*BesselI0"):
-        export_runtimes.write(odd, tmp_path, 4, MEAN, STD, ["a", "b"])
+    with refused(f"model 'odd' cannot be written as litert_int8: .*{message}"):
+        export_runtimes.write(
+            odd, tmp_path, 4, MEAN, STD, ["a", "b"], format="litert_int8"
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -317,7 +323,7 @@ def test_run_without_pictures_is_compared_on_random_ones(trained, tmp_path, caps
     )
     assert (
         last == str(parity)
-        and "on 64 random pictures: the top class is the same for 64, " in last
+        and "on 64 random pictures: the top class is the same for 64, by " in last
     )
 
     words = [
@@ -344,7 +350,7 @@ def test_weights_of_the_zoo_equal_keras(tmp_path, capsys):
     ]
     assert cli.main(["export", *words]) == 0
     said = capsys.readouterr().out
-    assert "on 64 random pictures: the top class is the same for 64, " in said
+    assert "on 64 random pictures: the top class is the same for 64, by " in said
     assert (tmp_path / "out" / "class_names.txt").read_text() == "cat\ndog\n"
     images = noise(3, 16, 16, 3)
     logits = _logits(model, images)
