@@ -14,6 +14,7 @@ from lambdanet.detection.data import annotations, records
 from lambdanet.detection.model_garden import ExperimentConfig, hyperparams, train_utils
 from lambdanet.detection.modeling import tasks
 from lambdanet.errors import InputError, invalid, one_line, unknown
+from lambdanet.training.data.class_names import check_equal
 
 MODES = ("train", "eval", "train_and_eval", "continuous_eval")
 
@@ -92,7 +93,6 @@ def check_experiment(params: ExperimentConfig, mode: str) -> None:
                 flush=True,
             )
     if "eval" in mode:
-        _check_data("task.validation_data", task.validation_data, task.model)
         masks = bool(task.model.get("include_mask", False))
         if task.annotation_file:
             annotations.check_annotations(
@@ -102,9 +102,20 @@ def check_experiment(params: ExperimentConfig, mode: str) -> None:
             accepted = "the annotation file of the validation data"
             hint = "with task.validation_data.num_examples it is generated from the records"
             raise invalid("task.annotation_file", accepted, task.annotation_file, hint)
+        _check_data(
+            "task.validation_data",
+            task.validation_data,
+            task.model,
+            task.annotation_file,
+        )
 
 
-def _check_data(key: str, data: hyperparams.Config, model: hyperparams.Config) -> None:
+def _check_data(
+    key: str,
+    data: hyperparams.Config,
+    model: hyperparams.Config,
+    annotation_file: str = "",
+) -> None:
     if data.get("tfds_name"):
         return
     if not data.input_path:
@@ -112,7 +123,11 @@ def _check_data(key: str, data: hyperparams.Config, model: hyperparams.Config) -
             f"{key}.input_path", "TFRecord files, such as coco/train*", data.input_path
         )
     if data.decoder.type == "simple_decoder":
-        records.check_first_records(key, data, model)
+        found = records.check_first_records(key, data, model)
+        if annotation_file:
+            names = annotations.read_class_names(annotation_file, model.num_classes)
+            expected = [found.get(number, name) for number, name in enumerate(names)]
+            check_equal(names, expected, annotation_file, key)
 
 
 def _check_samples(task: tasks.MaskRCNNTask) -> None:

@@ -23,6 +23,7 @@ from lambdanet.errors import InputError, invalid
 from lambdanet.training.data import image_bytes
 
 LABELS = "image/object/class/label"
+NAMES = "image/object/class/text"
 MASKS = "image/object/mask"
 ENCODED = "image/encoded"
 HEIGHT = "image/height"
@@ -66,13 +67,16 @@ def checked_reader(data: hyperparams.Config, model: hyperparams.Config) -> Reade
 
 def check_first_records(
     key: str, data: hyperparams.Config, model: hyperparams.Config
-) -> None:
+) -> dict[int, str]:
     """Checks the first records of each file, seconds before training would fail after minutes.
 
     Args:
       key: the path of `data` in the configuration, such as "task.train_data".
       data: the configuration of the data.
       model: task.model.
+
+    Returns:
+      The names of classes in these records, by their numbers.
 
     Raises:
       InputError: there are no such files, or a record is unsuitable; the message names its file.
@@ -85,12 +89,17 @@ def check_first_records(
     except ValueError:
         raise invalid_input(data.input_path, "no file matches") from None
     number = 0
+    names: dict[int, str] = {}
     for file in files:
         if not tf.io.gfile.exists(file):
             raise invalid_input(file, "there is no such file")
         first = checked_reader(data, model)([file]).take(RECORDS_CHECKED)
         try:
-            number += sum(1 for _ in first)
+            for record in first:
+                number += 1
+                found = tf.train.Example.FromString(record.numpy()).features.feature
+                texts = [text.decode() for text in found[NAMES].bytes_list.value]
+                names |= zip(found[LABELS].int64_list.value, texts, strict=False)
         except tf.errors.OpError as error:
             raise as_input_error(error) or InputError(
                 f"records of {file!r} must be {ACCEPTED}"
@@ -108,6 +117,7 @@ def check_first_records(
             ) from None
     if number == 0:
         raise invalid_input(data.input_path, f"{len(files)} files have no record")
+    return names
 
 
 def as_input_error(error: Exception) -> InputError | None:

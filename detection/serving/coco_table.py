@@ -38,6 +38,9 @@ def evaluate(
 ) -> dict[str, dict[str, float]]:
     """Evaluates an exported detector on all images of an annotation file, and prints the COCO table.
 
+    Categories are the detector's classes of the same names, whatever their ids; without names, ids are class
+    numbers. Detections of classes that are no category are left out.
+
     Args:
       saved_model: a folder written by `lambdanet.detection.export`.
       annotation_file: a file in COCO's format.
@@ -54,7 +57,8 @@ def evaluate(
     if out is not None:
         check_replaceable(Path(out).expanduser(), RESULTS)
     detector, names = load_detector(saved_model)
-    annotations.check_annotations(annotation_file, images, len(names), masks=False)
+    annotations.check_annotations(annotation_file, images, masks=False)
+    ids = annotations.category_ids(annotation_file, names)
     content = annotations.read_annotations(annotation_file)
     results = []
     for image in tqdm(content["images"], disable=None, leave=False):
@@ -66,7 +70,10 @@ def evaluate(
             f"{annotation_file}: image {image['id']}", size, picture.shape[:2]
         )
         found = to_coco_detections(detector(picture), *size, min_confidence=0.0)
-        results += [{"image_id": image["id"], **detection} for detection in found]
+        for detection in found:
+            if number := ids.get(detection["category_id"]):
+                detection["category_id"] = number
+                results.append({"image_id": image["id"], **detection})
     if out is not None:
         write_output(Path(out).expanduser(), json.dumps(results))
     table = average_precision(content, results)

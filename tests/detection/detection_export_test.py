@@ -407,3 +407,30 @@ def test_programs_agree_with_signatures(exported, loaded_once, loaded, files, tm
             expected = np.concatenate([xmin, ymin, xmax - xmin, ymax - ymin], -1)
             np.testing.assert_allclose(boxes, expected[: len(boxes)], atol=0.1)
             assert len(boxes) == int(outputs["num_detections"][0])
+
+
+def test_evaluation_matches_categories_by_name(exported, loaded_once, files, tmp_path):
+    """With its own detections as annotations, a detector has found those with an area, whatever the ids."""
+    paths, _ = files
+    content = prediction.predict(exported, paths, tmp_path / "out", min_confidence=0)
+    truth = tmp_path / "instances.json"
+    results = tmp_path / "results.json"
+    tables = []
+    for shift in (0, 1):
+        for item in content["categories"]:
+            item["id"] = (item["id"] + shift - 1) % 5 + 1
+        for item in content["annotations"]:
+            item["category_id"] = (item["category_id"] + shift - 1) % 5 + 1
+        truth.write_text(json.dumps(content))
+        tables.append(coco_table.evaluate(exported, truth, paths[0].parent, results))
+        for found, item in zip(
+            json.loads(results.read_text()), content["annotations"], strict=True
+        ):
+            assert found["category_id"] == item["category_id"]
+    assert tables[0] == tables[1]
+    assert tables[0]["box"]["AP medium"] == tables[0]["mask"]["AP medium"] == 1
+
+    content["categories"][0]["name"] = "disk"
+    truth.write_text(json.dumps(content))
+    with refused("unknown category in .*instances.json 'disk'; did you mean disc"):
+        coco_table.evaluate(exported, truth, paths[0].parent)

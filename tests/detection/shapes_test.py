@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The synthetic data set: masks of visible pixels, files for COCO and Model Garden, atomic writing."""
 
+import json
 import os
 from pathlib import Path
 from unittest import mock
@@ -14,6 +15,7 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
+from refusals import refused
 from refused_commands import assert_refused
 
 from lambdanet import command_line
@@ -124,17 +126,28 @@ def test_records_equal_the_annotations(dataset):
             assert np.array_equal(mask.numpy(), coco.annToMask(annotation))
 
 
-def test_config_file_names_the_files(dataset):
+def test_config_file_names_the_files(dataset, tmp_path):
     from lambdanet.detection.configs import resolve
 
     file = os.path.join(dataset, "config.yaml")
-    task = resolve.resolve("maskrcnn_lambda_resnet_shapes", [file]).task
+    params = resolve.resolve("maskrcnn_lambda_resnet_shapes", [file])
+    task = params.task
     assert task.model.num_classes == NUM_CLASSES == 1 + len(scenes.CLASSES)
     for data in (task.train_data, task.validation_data):
         assert len(tf.io.gfile.glob(data.input_path)) == 2
     assert task.annotation_file == os.path.join(
         dataset, "annotations", "instances_val.json"
     )
+    resolve.check_experiment(params, "eval")
+    content = json.loads(Path(task.annotation_file).read_text())
+    for category in content["categories"]:
+        category["id"] = NUM_CLASSES - category["id"]
+    swapped = tmp_path / "swapped.json"
+    swapped.write_text(json.dumps(content))
+    task.annotation_file = str(swapped)
+    message = "swapped.json must be 'disc', as in task.validation_data, got 'ring'"
+    with refused(message):
+        resolve.check_experiment(params, "eval")
 
 
 def test_larger_data_set_begins_with_the_smaller_one(dataset, tmp_path):

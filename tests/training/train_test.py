@@ -149,7 +149,7 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
     assert keras.mixed_precision.global_policy().name == "float32"
     model, _ = model_dir.load_trained_model(tmp_path)
     assert {weight.dtype for weight in model.get_weights()} == {np.dtype("float32")}
-    build.compile_model(recipe, model, keras.optimizers.SGD())
+    build.compile_model(recipe, model, build.build_optimizer(recipe, 4))
     dataset = Dataset.open(recipe, data_dir)
     found = model.evaluate(dataset.eval(), steps=dataset.eval_steps(), verbose=0)
     expected = [result["val_loss"], result["val_accuracy"]]
