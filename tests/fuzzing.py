@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much fuzz tests and tests of variants try, which the environment variable LAMBDANET_FUZZ multiplies."""
 
+import contextlib
 import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
+
+from lambdanet import backend as K
 
 
 def rounds(default: int) -> int:
@@ -28,6 +31,15 @@ def pairwise(
         for i, a in enumerate(first)
         for j, b in enumerate(second)
     ]
+
+
+def computing_in(dtype: str) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which layers of this type compute in it: JAX enables float64."""
+    if K.ENGINE == "jax" and dtype == "float64":
+        import jax
+
+        return jax.enable_x64(True)
+    return contextlib.nullcontext()
 
 
 def _factor() -> float:

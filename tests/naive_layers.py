@@ -11,7 +11,6 @@ from lambdanet import backend as K
 from lambdanet.backend import compat
 from lambdanet.backend.tensors import per_axis
 from lambdanet.layers.argument_checks import axis_of_causal
-from lambdanet.ops import reference
 
 
 def images(*shape, seed=0):
@@ -110,82 +109,128 @@ def naive_halo_attention(layer, x):
 
 
 def lambda_by_equations(layer, x, context=None, mask=None, padding_mask=None):
-    """Equations 1 and 2 in float64 at inference, of all pairs of positions.
+    """Equations 1 and 2 at inference in float64, one query at a time, then averages over windows.
 
-    reference_test proves by loops the functions of `reference` that it uses.
+    It shares no code with `lambdanet.ops`.
     """
     weights = weights_of(layer)
-    context = x if context is None else context
     rank, h, k, u = x.ndim - 2, layer.num_heads, layer.key_dim, layer.intra_depth
     num_lambdas = h if layer.multi_head else 1
-    strides = per_axis(layer.strides, rank)
+    pools = per_axis(layer.pool_size, rank)
+    steps = [
+        1 if pool > 1 else stride
+        for stride, pool in zip(per_axis(layer.strides, rank), pools, strict=True)
+    ]
     axis = axis_of_causal(layer.causal, rank)
-    x = x[(slice(None), *[slice(None, None, step) for step in strides])]
+    places = np.ones([len(x), *x.shape[1:-1]], bool)  # that averages read
+    if padding_mask is not None and context is None:
+        places = np.asarray(padding_mask, bool).reshape(places.shape)
+    context = x if context is None else context
+    kept = (slice(None), *[slice(None, None, step) for step in steps])
+    x, places = x[kept], places[kept]
     size, context_size = x.shape[1:-1], context.shape[1:-1]
-    b, n, m = len(x), np.prod(size), np.prod(context_size)
+    m = np.prod(context_size)
 
     def project(y, name, *depth):
         """[b, *size, c] -> [b, n, *depth]."""
-        y = y @ weights[f"{name}/kernel"]
+        y = y @ weights[f"{name}/kernel"] + weights.get(f"{name}/bias", 0)
         if f"{name}_norm/gamma" in weights:
             variance = weights[f"{name}_norm/moving_variance"] + 1e-5
             y = (y - weights[f"{name}_norm/moving_mean"]) / np.sqrt(variance)
             y = y * weights[f"{name}_norm/gamma"] + weights[f"{name}_norm/beta"]
-        return y.reshape([b, -1, *depth])
+        return y.reshape([len(y), -1, *depth])
 
     queries = project(x, "queries", h, k)
     if layer.query_normalization == "softmax":
         queries = special.softmax(queries, axis=-1)
     values = project(context, "values", num_lambdas, layer.filters // h, u)
-    visible = np.ones([b, n, m], bool)
-    if mask is not None:
-        visible &= np.asarray(mask, bool)
-    if padding_mask is not None:
-        visible &= padding_mask[:, np.newaxis]
-    if axis is not None:
-        visible &= np.array(reference.causal_mask(size, context_size, axis, strides))
-    visible = visible[..., np.newaxis, np.newaxis]
-    outputs = np.zeros([b, n, h, layer.filters // h])
-    for number in range(num_lambdas):
-        pairs = np.zeros([b, n, m, k, u])
-        if layer.content:
-            keys = project(context, "keys", num_lambdas, k, u)[:, np.newaxis]
-            pairs += normalized(keys[..., number, :, :], visible, layer)
-        if layer.position is not None:
-            table = weights["position/table"]
-            table = table[number] if layer.multi_head and h > 1 else table
-            table = table if u > 1 else table[..., np.newaxis]
-            if isinstance(layer.position, lambdanet.RelativePositionEmbedding):
-                table = reference.gather_embeddings(
-                    K.convert_to_tensor(table),
-                    size,
-                    context_size,
-                    strides,
-                    layer.position.dilation,
-                    axis,
-                )
-            pairs += np.asarray(table)
-        lambdas = np.einsum(
-            "bnmku,bmvu->bnkv", np.where(visible, pairs, 0), values[:, :, number]
-        )
-        heads = slice(number, number + 1) if layer.multi_head else slice(None)
-        outputs[:, :, heads] = np.einsum(
-            "bnhk,bnkv->bnhv", queries[:, :, heads], lambdas
-        )
-    if "position/bias" in weights:
-        outputs += (queries @ weights["position/bias"])[..., np.newaxis]
-    return outputs.reshape([b, *size, layer.filters])
+    if layer.content:
+        keys = project(context, "keys", num_lambdas, k, u)
+    outputs = np.zeros([*queries.shape[:3], layer.filters // h])
+    for n, place in enumerate(np.ndindex(size)):
+        visible = np.ones([len(x), m], bool)
+        if mask is not None:
+            visible &= np.asarray(mask, bool)[..., n, :]
+        if padding_mask is not None:
+            visible &= np.asarray(padding_mask, bool)
+        if axis is not None:
+            columns = np.indices(context_size)[axis].reshape([m])
+            visible &= columns <= place[axis] * steps[axis]
+        for number in range(num_lambdas):
+            pairs = np.zeros([len(x), m, k, u])
+            if layer.content:
+                pairs += normalized(keys[:, :, number], visible, layer)
+            if layer.position is not None:
+                start = [i * step for i, step in zip(place, steps, strict=True)]
+                pairs += embeddings_of(layer, number, n, start, context_size, axis)
+            pairs *= visible[..., np.newaxis, np.newaxis]
+            lambdas = np.einsum("bmku,bmvu->bkv", pairs, values[:, :, number])
+            heads = slice(number, number + 1) if layer.multi_head else slice(None)
+            outputs[:, n, heads] = np.einsum(
+                "bhk,bkv->bhv", queries[:, n, heads], lambdas
+            )
+    if getattr(layer.position, "use_bias", False):
+        bias = np.asarray(K.convert_to_numpy(layer.position.bias), np.float64)
+        outputs += (queries @ bias)[..., np.newaxis]
+    outputs = outputs.reshape([len(x), *size, layer.filters])
+    if max(pools) == 1:
+        return outputs
+    return averages(outputs, places, pools, per_axis(layer.strides, rank))
+
+
+def embeddings_of(layer, number, n, start, context_size, causal_axis):
+    """The embeddings of query `n`, at a place of the context, and all context positions, [m, k, u]."""
+    k, u = layer.key_dim, layer.intra_depth
+    table = np.asarray(K.convert_to_numpy(layer.position.table), np.float64)
+    table = table[number] if layer.multi_head and layer.num_heads > 1 else table
+    table = table if u > 1 else table[..., np.newaxis]
+    if not isinstance(layer.position, lambdanet.RelativePositionEmbedding):
+        return table[n]
+    found = np.zeros([*context_size, k, u])
+    dilation = per_axis(layer.position.dilation, len(start))
+    for place in np.ndindex(context_size):
+        index = []
+        for axis, rows in enumerate(table.shape[:-2]):
+            offset, rest = divmod(place[axis] - start[axis], dilation[axis])
+            index.append(offset + (rows - 1 if axis == causal_axis else rows // 2))
+            if rest or not 0 <= index[-1] < rows:
+                break
+        else:
+            found[place] = table[tuple(index)]
+    return found.reshape([-1, k, u])
+
+
+def averages(y, places, pools, strides):
+    """Averages of [b, *size, d] over the places of "same" windows, [b, *size], where a pool is above 1."""
+    size = y.shape[1:-1]
+    windows = []
+    for length, pool, stride in zip(size, pools, strides, strict=True):
+        stride = stride if pool > 1 else 1
+        count = -(-length // stride)
+        before = max((count - 1) * stride + pool - length, 0) // 2
+        firsts = stride * np.arange(count) - before
+        windows.append([slice(max(first, 0), first + pool) for first in firsts])
+    outputs = np.zeros([len(y), *map(len, windows), y.shape[-1]])
+    for place in np.ndindex(outputs.shape[1:-1]):
+        window = [along[i] for along, i in zip(windows, place, strict=True)]
+        seen = places[(slice(None), *window)].reshape([len(y), -1, 1])
+        total = (
+            y[(slice(None), *window)].reshape([len(y), seen.shape[1], -1]) * seen
+        ).sum(1)
+        outputs[(slice(None), *place)] = total / np.maximum(seen.sum(1), 1)
+    return outputs
 
 
 def normalized(keys, visible, layer):
-    """Keys [b, 1, m, k, u], normalized over those that each query sees, [b, n, m, k, u]."""
+    """Keys [b, m, k, u], normalized over those that a query sees, [b, m]."""
+    visible = visible[..., np.newaxis, np.newaxis]
     if layer.key_normalization == "softmax":
         keys = np.exp(keys)
     keys = np.where(visible, keys, 0)
     if layer.key_normalization is None:
         return keys
     power = 1 if layer.key_normalization == "softmax" else 2
-    sums = (keys**power).sum(axis=2, keepdims=True) ** (1 / power)
+    sums = (keys**power).sum(axis=1, keepdims=True) ** (1 / power)
     return keys / np.maximum(sums, 1e-300)  # of a query that sees nothing
 
 

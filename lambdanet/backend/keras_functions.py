@@ -230,6 +230,8 @@ def scale_channels(
     Returns:
       `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, [b, ..., c].
     """
+    # Keras adds a number to a variable of float64 in float32 on torch.
+    variance = ops.convert_to_tensor(variance)
     return (x - mean) * (ops.rsqrt(variance + epsilon) * gamma) + beta
 
 

@@ -186,5 +186,5 @@ def _normalized(total: Tensor, normalization: str | None) -> Tensor:
     if normalization == "softmax":
         return K.divide_no_nan(sums, divisor)
     if normalization == "l2":
-        return sums / K.sqrt(divisor + 1e-12)
+        return sums * K.rsqrt(K.maximum(divisor, 1e-12))
     return sums

@@ -205,8 +205,9 @@ def _apply_masked(
         pairs = K.cast(visible, keys.dtype)
         if normalization == "l2":
             # Of what each query sees, [b, n, k].
-            norms = K.sqrt(K.matmul(pairs, K.square(keys)) + 1e-12)
-            queries = K.divide_no_nan(queries, norms[:, :, K.newaxis])
+            squares = K.matmul(pairs, K.square(keys))
+            scales = K.rsqrt(K.maximum(squares, 1e-12))  # as of `l2_normalize`
+            queries = queries * scales[:, :, K.newaxis]
         similarity = K.einsum("bnhk,bmk->bnhm", queries, keys)
         similarity = similarity * pairs[:, :, K.newaxis]
     return K.einsum("bnhm,bmv->bnhv", similarity, values)

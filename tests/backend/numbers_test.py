@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers that Keras or a backend would lose, on the backend of this process."""
 
-import contextlib
 import subprocess
 
 import keras
 import numpy as np
 import pytest
+from fuzzing import computing_in
 from helpers import program
 
 import lambdanet
@@ -17,13 +17,7 @@ from lambdanet.layers.batch_norm import BatchNormalization
 
 @pytest.fixture
 def float64():
-    """JAX computes in it where that is enabled."""
-    context = contextlib.nullcontext()
-    if K.ENGINE == "jax":
-        import jax
-
-        context = jax.enable_x64(True)
-    with context:
+    with computing_in("float64"):
         yield
 
 
