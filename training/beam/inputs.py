@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import read_remote
-from lambdanet.training.data import folder, records, sources
+from lambdanet.training.data import records, sources, tables
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures
 
@@ -80,9 +80,9 @@ def open_inputs(
                 paths = records.select_files(splits, chosen, Path(item))
                 return _cut_records(list(map(str, paths)), part_size)
             root = item
-        elif os.path.splitext(item)[1].lower() in folder.READERS:
+        elif os.path.splitext(item)[1].lower() in tables.READERS:
             root = os.path.expanduser(data_dir or os.path.dirname(item))
-            return _cut_files(root, folder.read_files(item, chosen), part_size, seed)
+            return _cut_files(root, tables.read_files(item, chosen), part_size, seed)
         elif is_name and not os.path.exists(item):
             return _cut_dataset(item, chosen, data_dir, part_size)
     if split or data_dir:

@@ -27,7 +27,7 @@ from lambdanet.models.weights import pretrained, weight_files
 from lambdanet.models.weights.trained_classes import names_of
 from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.file_contents import fingerprint
+from lambdanet.training.data.image_files import fingerprint
 from lambdanet.training.run.checkpoints import read_best, read_newest
 from lambdanet.training.run.logs import read_history
 from lambdanet.training.run.model_dir import (

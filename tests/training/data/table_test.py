@@ -15,7 +15,7 @@ from pyarrow import parquet
 from refusals import refused
 
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.folder import TableSource, _in_order
+from lambdanet.training.data.tables import TableSource, _in_order
 
 FOLDER = dataclasses.replace(
     RECIPE,
