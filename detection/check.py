@@ -21,9 +21,12 @@ def check(
       num_classes: classes of the model, background included.
       masks: require a mask per object (default: true; --nomasks: boxes only).
     """
-    from lambdanet.detection.data.annotations import check_annotations
+    from lambdanet.detection.data.annotations import check_annotations, read_annotations
 
     found = check_annotations(annotations, images, num_classes, masks)
+    listed = read_annotations(annotations)["categories"]
+    names = [f"{category['id']} {category['name']}" for category in listed]
+    print(f"categories: {', '.join(names)}")
     print(
         f"{annotations}: {found['images']} images, {found['objects']} objects and {found['crowds']} "
         f"crowds of {found['categories']} categories, no errors"

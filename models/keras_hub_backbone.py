@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_hub.models import FeaturePyramidBackbone
 
-from lambdanet.backend import keras
+from lambdanet.backend import compat, keras
 from lambdanet.errors import check_known
 from lambdanet.models import zoo
 from lambdanet.models.output_stride import NATIVE, last_by_stride
@@ -86,7 +86,7 @@ class LambdaNetBackbone(FeaturePyramidBackbone):
         """
         accepted = {
             layer.name
-            for layer in self._flatten_layers(include_self=False)
+            for layer in compat.sublayers(self)
             if hasattr(layer, "enable_lora")
         }
         names = target_layer_names or self.default_lora_layer_names()

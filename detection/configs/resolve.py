@@ -81,7 +81,7 @@ def check_experiment(params: ExperimentConfig, mode: str) -> None:
     if isinstance(task, tasks.MaskRCNNTask):
         _check_samples(task)
     if "train" in mode:
-        _check_data("task.train_data", task.train_data, task.model)
+        _check_data(task, "train_data")
         learning_rate = trainer.optimizer_config.learning_rate
         if (
             learning_rate.type == "stepwise"
@@ -102,20 +102,13 @@ def check_experiment(params: ExperimentConfig, mode: str) -> None:
             accepted = "the annotation file of the validation data"
             hint = "with task.validation_data.num_examples it is generated from the records"
             raise invalid("task.annotation_file", accepted, task.annotation_file, hint)
-        _check_data(
-            "task.validation_data",
-            task.validation_data,
-            task.model,
-            task.annotation_file,
-        )
+        _check_data(task, "validation_data", task.annotation_file)
 
 
-def _check_data(
-    key: str,
-    data: hyperparams.Config,
-    model: hyperparams.Config,
-    annotation_file: str = "",
-) -> None:
+def _check_data(task: Any, part: str, annotation_file: str = "") -> None:
+    """Checks a part of the data; the names of its classes must be those of the annotation file."""
+    key = f"task.{part}"
+    data = getattr(task, part)
     if data.get("tfds_name"):
         return
     if not data.input_path:
@@ -123,9 +116,10 @@ def _check_data(
             f"{key}.input_path", "TFRecord files, such as coco/train*", data.input_path
         )
     if data.decoder.type == "simple_decoder":
-        found = records.check_first_records(key, data, model)
+        found = records.check_first_records(key, data, task.model)
         if annotation_file:
-            names = annotations.read_class_names(annotation_file, model.num_classes)
+            count = task.model.num_classes
+            names = annotations.read_class_names(annotation_file, count)
             expected = [found.get(number, name) for number, name in enumerate(names)]
             check_equal(names, expected, annotation_file, key)
 

@@ -98,7 +98,7 @@ def check_first_records(
             for record in first:
                 number += 1
                 found = tf.train.Example.FromString(record.numpy()).features.feature
-                texts = [text.decode() for text in found[NAMES].bytes_list.value]
+                texts = map(bytes.decode, found[NAMES].bytes_list.value)
                 names |= zip(found[LABELS].int64_list.value, texts, strict=False)
         except tf.errors.OpError as error:
             raise as_input_error(error) or InputError(

@@ -43,11 +43,9 @@ def average_weights(model: keras.Model) -> Callable[..., Any]:
 
     def jax_step(state: Any, data: Any) -> Any:
         logs, (weights, others, values, metrics) = step(state, data)
-        pairs = [
-            *zip(model.trainable_variables, weights, strict=True),
-            *zip(model.non_trainable_variables, others, strict=True),
-            *zip(optimizer.variables, values, strict=True),
-        ]
+        variables = model.trainable_variables + model.non_trainable_variables
+        variables += optimizer.variables
+        pairs = zip(variables, [*weights, *others, *values], strict=True)
         with keras.StatelessScope(pairs) as scope:
             optimizer.move_averages(model.weights)
         values = [scope.get_current_value(v) for v in optimizer.variables]
