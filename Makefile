@@ -13,6 +13,8 @@
 #                a part that has passed is not repeated until `make clean-weekly`
 #   make test-newest   layers, models, weights and training with Keras and JAX of constraints-newest.txt, without TensorFlow,
 #                where there is a Python 3.12 or 3.13; it is installed into .venv-newest
+#   make fuzz    300 random layers on each backend, 45 random streams, and all variants of which the tests have a sample, in
+#                minutes
 #   make test-plain-cpu   make test-all as on a processor with AVX2 and nothing newer
 #   make test-tensorflow-2.21   layers, models and training with TensorFlow 2.21, in .venv-2.21
 #   make coverage   make test-all, and the lines of the library that it ran: at least 95 %
@@ -58,7 +60,10 @@ ON_JAX := tests/ops/chunks_on_devices_test.py tests/training/train_test.py tests
 	interrupted_runs train_step)
 REST_ON_JAX := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/benchmarks/contenders_test.py tests/explain/networks_test.py tests/explain/outputs_test.py \
 	$(patsubst %,tests/training/run/%_test.py,devices losses multi_worker optimizers)
-ON_TORCH := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/explain/networks_test.py tests/explain/outputs_test.py
+ON_TORCH := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/layers/fuzz_layers_test.py tests/explain/networks_test.py tests/explain/outputs_test.py
+# On each backend, and on TensorFlow alone.
+FUZZ := tests/layers/fuzz_layers_test.py tests/backend/masks_test.py
+FUZZ_MORE := $(patsubst %,tests/%_test.py,layers/axes layers/padding models/fuzz_streams ops/position_lambdas ops/reference)
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
 DETECTION := $(BIN)/python -m lambdanet.detection
 SHAPES := $(DETECTION).shapes --out=demo/shapes
@@ -78,7 +83,7 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
 	$(NEWEST_VENV)/bin/python -m pytest --noconftest -p times --numprocesses=2
 
-.PHONY: demo demo-detection demo-segmentation docs tables figures test test-rest test-all test-tensorflow test-jax \
+.PHONY: demo demo-detection demo-segmentation docs tables figures test test-rest test-all test-tensorflow test-jax fuzz \
 	test-rest-tensorflow test-rest-jax test-rest-torch \
 	install-newest test-newest test-plain-cpu test-tensorflow-2.21 weekly clean-weekly coverage check lint lint-code lint-types \
 	lint-limits lint-pages format results lock hooks release-check clean
@@ -162,6 +167,11 @@ weekly: $(addprefix .build/weekly/,tensorflow jax newest)
 clean-weekly:
 	rm -rf .build/weekly .build/venv-newest
 
+fuzz: $(VENV)/dev.stamp
+	LAMBDANET_FUZZ=7.5 $(PYTEST) --dist=load $(FUZZ) $(FUZZ_MORE)
+	LAMBDANET_FUZZ=7.5 KERAS_BACKEND=jax $(PYTEST) --dist=load $(FUZZ)
+	LAMBDANET_FUZZ=7.5 KERAS_BACKEND=torch $(PYTEST) --dist=load $(FUZZ)
+
 test-plain-cpu: $(VENV)/dev.stamp
 	$(BIN)/python tests/plain_cpu.py $(MAKE) test-all
 
@@ -178,7 +188,7 @@ ifeq ($(NEWEST_PYTHON),)
 	@echo "test-newest is skipped: there is no Python 3.12 or 3.13"
 else
 	$(NEWEST_PYTEST) tests/newest.py tests/models/weights/hub_test.py tests/models/weights/fuzz_weights_test.py
-	JAX_ENABLE_X64=1 LAMBDANET_FUZZ=0.05 $(NEWEST_PYTEST) -W "ignore:You are using a softmax" tests/layers/fuzz_layers_test.py
+	JAX_ENABLE_X64=1 LAMBDANET_FUZZ=0.1 $(NEWEST_PYTEST) tests/layers/fuzz_layers_test.py
 endif
 
 check: lint

@@ -17,6 +17,13 @@ from lambdanet.backend import device
 from lambdanet.backend.tensors import per_axis
 from lambdanet.layers.position_argument import without_relative
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*You are using a softmax:UserWarning"),
+]
+# A context that is no larger than one block of queries.
+FELL = (236,)
+
 
 class Case(NamedTuple):
     """A random configuration of the layer, and what it is called with."""
@@ -119,10 +126,9 @@ def errors_of(case, dtype):
             yield error / max(1, np.abs(expected).max(initial=0))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(rounds(40)))
+@pytest.mark.parametrize("seed", sorted({*range(rounds(40)), *FELL}))
 def test_lambda_layers_equal_the_paper_equations(seed):
-    """Of all 300 cases of `make fuzz`, these come first."""
+    """The first cases of the 300 of `make fuzz`, and those that fell."""
     case = random_case(seed)
     for dtype, tolerance in (("float32", 2e-6), ("float64", 1e-13)):
         with computing_in(dtype):
@@ -150,16 +156,17 @@ def halo_attentions(draw):
     )
 
 
-@pytest.mark.slow
 @hypothesis.given(halo_attentions())
 @hypothesis.settings(max_examples=rounds(30), deadline=None, derandomize=True)
 def test_halo_attention_equals_the_loop(configuration):
     arguments, size = configuration
     x = images(2, *size, 3)
-    layer = lambdanet.HaloAttention(**arguments, dtype="float64")
-    layer(x)
-    randomize(layer)
-    expected = naive_halo_attention(layer, x)
-    for kind in ("CPU", "TPU"):
-        with device.assume(kind):
-            np.testing.assert_allclose(layer(x), expected, rtol=1e-6, atol=1e-8)
+    with computing_in("float64"):
+        layer = lambdanet.HaloAttention(**arguments, dtype="float64")
+        layer.build(x.shape)
+        randomize(layer)
+        expected = naive_halo_attention(layer, x)
+        for kind in ("CPU", "TPU"):
+            with device.assume(kind):
+                outputs = K.convert_to_numpy(call_compiled(layer, x, {}))
+            np.testing.assert_allclose(outputs, expected, rtol=1e-6, atol=1e-8)
