@@ -54,6 +54,10 @@ def test_training_begins_with_finite_numbers():
     assert np.isfinite(
         K.convert_to_numpy(network(np.ones([2, 16, 16, 3]), training=True))
     ).all()
+    # Inference too, from the first step on.
+    images = np.random.default_rng(0).normal(size=[2, 16, 16, 3])
+    network(images, training=True)
+    assert np.isfinite(K.convert_to_numpy(network(images))).all()
 
 
 def test_batch_norm_keeps_float64(float64):
