@@ -124,8 +124,8 @@ def test_chosen_layers_and_pictures_of_one_name(folder, tmp_path, capsys):
     out = tmp_path / "out"
     assert cli.main(["explain", *words, f"--out={out}", *pictures]) == 0
     names = {path.name for path in out.iterdir()}
-    stems = ("noise", "noise_2", "@DATA@")
-    assert names == {f"{stem}.{ending}" for stem in stems for ending in ("html", "png")}
+    names -= {"@DATA@.html", "@DATA@.png"}
+    assert names == {"noise.html", "noise.png", "noise_2.html", "noise_2.png"}
     assert "<title>@DATA@.png</title>" in (out / "@DATA@.html").read_text()
     layers = data_of(out / "noise_2.html")["layers"]
     assert [layer["name"] for layer in layers] == LAYERS[1:3]

@@ -2,13 +2,12 @@
 """A picture has the same pixels on every route: training, evaluation, records, pseudo-labels and serving."""
 
 import dataclasses
-import io
 import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, pixels_of
+from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, pixels_of, saved
 from PIL import Image
 from refusals import refused
 
@@ -27,9 +26,8 @@ PLAIN = [name for name, row in PICTURES.items() if row.plain]
 
 
 def test_converted_picture_has_no_time():
-    file = io.BytesIO()
-    Image.new("LAB", (8, 8), (100, 30, 20)).save(file, "TIFF")
-    assert b"iCCP" not in as_decodable(file.getvalue())  # a profile of this second
+    file = saved(Image.new("LAB", (8, 8)), "TIFF")
+    assert b"iCCP" not in as_decodable(file)  # a profile of this second
 
 
 def central(image):
