@@ -85,7 +85,7 @@ def run_experiment(
         raise records.as_input_error(error) or error from None
     except json.JSONDecodeError as error:  # pycocotools reads no byte order mark
         accepted = "JSON in UTF-8 without a byte order mark"
-        raise invalid("task.annotation_file", accepted, str(error)) from None
+        raise invalid("task.annotation_file", accepted, error.msg) from None
     except ValueError as error:
         if isinstance(error, InputError) or "incompatible tensor" not in str(error):
             raise

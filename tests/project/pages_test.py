@@ -103,6 +103,7 @@ def test_commands_parse(page):
             assert {word.partition("=")[0] for word in words} <= known
             continue
         values, arguments = command_line.parse(COMMANDS[program], words)
+        command_line.check_combination(COMMANDS[program], values)
         given = values.flag_values_dict()
         if recipe := given.get("recipe"):
             known = "digits" if recipe.endswith(".json") else recipe
