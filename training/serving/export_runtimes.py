@@ -167,8 +167,8 @@ def write(
 ) -> Parity:
     """Converts a model, writes it with `class_names.txt`, and returns its comparison with Keras.
 
-    The converted model takes `images`, uint8 RGB [b, input_size, input_size, 3] of any number from 1 on, already
-    cropped and resized, and returns `logits` and `probabilities`, float32 [b, num_classes].
+    The converted model takes `images`, uint8 RGB [b, input_size, input_size, 3] of any number from 1 on,
+    already cropped and resized, and returns `logits` and `probabilities`, float32 [b, num_classes].
 
     Args:
       model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
