@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds, reads and compares image files, in any format of Pillow."""
 
+import contextlib
 import hashlib
 import io
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +34,7 @@ ENDINGS = (
     ".tiff",
     ".webp",
 )
+COMPLETE = "a complete JPEG, PNG or other image file"
 
 
 def find_pictures(
@@ -83,18 +86,36 @@ def read_image(path: str | Path) -> np.ndarray:
     Raises:
       InputError: there is no such file, or it is not a complete image that `as_decodable` accepts.
     """
+    contents = read_contents(path)
+    with named_if_damaged(path):
+        return decode(contents).numpy()
+
+
+def read_contents(path: str | Path) -> bytes:
+    """Reads an image file in a format for `image_bytes.decode`, and for the signatures of exports.
+
+    Raises:
+      InputError: there is no such file, or `as_decodable` does not accept it.
+    """
     name = str(path)
     if not os.path.exists(name):
         raise invalid("image", "an existing file", name)
     if not os.path.isfile(name):
         raise invalid("image", "a regular file", name)
     try:
-        return decode(as_decodable(Path(name).read_bytes())).numpy()
+        return as_decodable(Path(name).read_bytes())
     except (InputError, OSError) as error:
-        reason = str(error)
+        raise invalid("image", COMPLETE, name, str(error)) from None
+
+
+@contextlib.contextmanager
+def named_if_damaged(path: str | Path) -> Iterator[None]:
+    """Raises an `InputError` with the path where TensorFlow cannot decode an image."""
+    try:
+        yield
     except tf.errors.OpError:
         reason = "its data is damaged, or it has too many pixels"
-    raise invalid("image", "a complete JPEG, PNG or other image file", name, reason)
+        raise invalid("image", COMPLETE, str(path), reason) from None
 
 
 def as_decodable(contents: bytes) -> bytes:
@@ -184,8 +205,10 @@ def expand_folders(
 
 
 def read_images(
-    paths: Sequence[str], show_progress: bool = False
-) -> Iterator[tuple[str, np.ndarray | InputError]]:
+    paths: Sequence[str],
+    show_progress: bool = False,
+    read: Callable[[str], Any] = read_image,
+) -> Iterator[tuple[str, Any]]:
     """Yields each path and its image, uint8 RGB [h, w, 3], or the error for an unreadable one.
 
     Unreadable files are printed on stderr.
@@ -193,6 +216,7 @@ def read_images(
     Args:
       paths: the paths of image files.
       show_progress: whether to show a progress bar in a terminal, for callers that print nothing meanwhile.
+      read: what reads the image at a path, such as `read_contents`, or raises `InputError`.
 
     Raises:
       InputError: no image can be read.
@@ -202,7 +226,7 @@ def read_images(
         paths, unit="image", disable=None if show_progress else True, leave=False
     ):
         try:
-            yield path, read_image(path)
+            yield path, read(path)
         except InputError as error:
             failures.append(error)
             if len(failures) == len(paths):

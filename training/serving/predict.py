@@ -13,7 +13,13 @@ import tensorflow as tf
 from lambdanet import text_table
 from lambdanet.errors import InputError, check_count, escape_unprintable, invalid
 from lambdanet.files import check_replaceable, writable_dir, write_output
-from lambdanet.training.data.image_files import expand_folders, read_images
+from lambdanet.training.data.image_files import (
+    expand_folders,
+    named_if_damaged,
+    read_contents,
+    read_image,
+    read_images,
+)
 from lambdanet.training.serving.drawing import (
     draw_prediction,
     percent,
@@ -66,20 +72,23 @@ def predict(
         writable_dir(file.parent)
     elif out is not None:
         pictures = picture_paths(paths, out)
-    images_read = read_images(paths, show_progress=table is not None)
-    results: list[dict[str, Any]] = []
-    for (path, image), picture in zip(images_read, pictures, strict=True):
-        if isinstance(image, InputError):
-            results.append({"image": path, "error": str(image)})
-            continue
-        outputs = classifier.signatures["serving_default"](
-            images=tf.constant(image[np.newaxis])
-        )
+
+    def classify(path: str) -> list[tuple[str, float]]:
+        contents = tf.constant([read_contents(path)])
+        with named_if_damaged(path):
+            outputs = classifier.signatures["serving_bytes"](image_bytes=contents)
         probabilities = outputs["probabilities"][0].numpy()
-        classes = top_classes(probabilities, classifier.class_names, top)
+        return top_classes(probabilities, classifier.class_names, top)
+
+    predictions = read_images(paths, show_progress=table is not None, read=classify)
+    results: list[dict[str, Any]] = []
+    for (path, classes), picture in zip(predictions, pictures, strict=True):
+        if isinstance(classes, InputError):
+            results.append({"image": path, "error": str(classes)})
+            continue
         if picture is not None:
-            drawing = draw_prediction(image, os.path.basename(path), classes)
-            save_picture(drawing, picture)
+            title = os.path.basename(path)
+            save_picture(draw_prediction(read_image(path), title, classes), picture)
         if not table:
             _print_prediction(path, classes, picture)
         results.append({"image": path, "top": classes, "picture": picture})
