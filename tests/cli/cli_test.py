@@ -184,11 +184,6 @@ def test_version(capsys):
         (["predict", "--saved_model=DIR"], "`predict` needs IMAGE_OR_FOLDER..."),
         (["info"], "`info` needs MODEL or --environment"),
         (["info", "--environment", "resnet_50"], "`info` needs MODEL or --environment"),
-        (["recipe", "--set=epochs=5"], "--set needs the name of a recipe"),
-        (
-            ["convert", "lambda_resnet26t", "--as_published"],
-            "as_published must be left out, except for a checkpoint or a revision",
-        ),
         (
             ["list", "halonet_h*", "--pretrained"],
             "no model with published weights matches 'halonet_h*'",

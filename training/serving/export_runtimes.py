@@ -167,8 +167,8 @@ def write(
 ) -> Parity:
     """Converts a model, writes it with `class_names.txt`, and returns its comparison with Keras.
 
-    The converted model takes `images`, uint8 RGB [b, input_size, input_size, 3] of any number from 1 on,
-    already cropped and resized, and returns `logits` and `probabilities`, float32 [b, num_classes].
+    The converted model takes `images`, uint8 RGB [b, input_size, input_size, 3] of any number from 1
+    on, already cropped and resized, and returns `logits` and `probabilities`, float32 [b, num_classes].
 
     Args:
       model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
@@ -192,7 +192,7 @@ def write(
         operation of the model, computes other outputs than Keras, or is not installed.
     """
     _check_options(format, opset, any_size)
-    _check_calibration(format, None if calibration is None else calibration.name)
+    _check_calibration(format, calibration and calibration.name)
     check_classifier(model, class_names)
     chosen = FORMATS[format]
     if calibration is not None:

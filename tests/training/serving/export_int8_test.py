@@ -201,13 +201,12 @@ def test_wrong_calibration_is_refused(weights, tmp_path, capsys, options, messag
 
 def test_comparison_reads_logits_and_probabilities():
     """The probabilities of 8 bits tie, and the first one counts."""
-    logits = np.tile(np.float32([0, 1]), [7, 1])
 
     def run(images, scale=1):
-        own = logits[: len(images)]
-        return {"logits": own, "probabilities": scale * own}
+        logits = np.float32(images)[:, 0, 0]
+        return {"logits": logits, "probabilities": scale * logits}
 
-    pictures = Pictures(np.zeros([7, 4, 4, 3], np.uint8), "black pictures")
+    pictures = Pictures(np.tile(np.uint8([0, 0, 9]), [7, 1, 1, 1]), "blue pictures")
     parity = comparison.compare(run, functools.partial(run, scale=0), pictures)
     assert (parity.num_equal, parity.num_equal_probabilities) == (7, 0)
     assert str(parity).endswith("; too few pictures, or of one class, to say much")
