@@ -162,7 +162,9 @@ def streaming_model(model: keras.Model, chunk_size: int | None = None) -> keras.
     stream = _Stream(old, chunk)
     for call in calls:
         if getattr(call[0], "mask_zero", False):
-            raise _cannot_stream(call[0], "mask_zero=True makes a padding mask")
+            raise _cannot_stream(
+                call[0], "mask_zero=True makes a padding mask: leave it out"
+            )
     for call in calls:
         stream.add(*call)
     result = stream.tensors[id(model.outputs[0])]
@@ -215,6 +217,8 @@ class _Stream:
             lambda x: self.tensors.get(id(x), x), (args, kwargs)
         )
         x = K.flatten(args)[0]
+        if getattr(layer, "data_format", "channels_last") != "channels_last":
+            raise _cannot_stream(layer, 'it needs data_format="channels_last"')
         if isinstance(layer, WINDOWS):
             y = self._window(layer, x, surplus)
         elif surplus:
@@ -229,7 +233,8 @@ class _Stream:
         elif _is_pointwise(layer, K.flatten(args)):
             y = layer(*args, **kwargs)
         else:
-            raise _cannot_stream(layer, "it may see other positions")
+            hint = "compute it after the stream, or replace it by what streaming_model names"
+            raise _cannot_stream(layer, f"it may see other positions: {hint}")
         self.tensors[id(outputs[0])] = y
 
     def _window(self, layer: Any, x: Any, surplus: int) -> Any:
@@ -252,7 +257,7 @@ class _Stream:
     def _padding(self, layer: Any, x: Any) -> Any:
         before, after = layer.padding
         if after:
-            raise _cannot_stream(layer, "it adds positions at the end")
+            raise _cannot_stream(layer, "it adds positions at the end: pad by (n, 0)")
         return self._with_past(layer, x, before)
 
     def _with_past(self, layer: Any, x: Any, count: int) -> Any:
@@ -266,9 +271,11 @@ class _Stream:
 
     def _lambda_layer(self, layer: LambdaLayer, x: Any, others: Any) -> Any:
         if layer.causal_axis != 0:
-            raise _cannot_stream(layer, "it is not causal along the first axis")
+            raise _cannot_stream(
+                layer, "it is not causal along the first axis: use causal='time'"
+            )
         if any(hasattr(y, "shape") for y in K.flatten(others)):
-            raise _cannot_stream(layer, "it has a mask or a context")
+            raise _cannot_stream(layer, "it has a mask or a context: leave it out")
         # Keras takes the number of outputs from the first call, which had no state.
         layer = layer.for_inference()
         state = []
@@ -287,9 +294,7 @@ class _Stream:
 
     def _mean(self, layer: Any, x: Any) -> Any:
         if layer.keepdims:
-            raise _cannot_stream(layer, "keepdims=True is not supported")
-        if layer.data_format != "channels_last":
-            raise _cannot_stream(layer, "it averages over channels")
+            raise _cannot_stream(layer, "it needs keepdims=False")
         sizes = {"total": x.shape[2], "error": x.shape[2], "count": 1}
         state = [
             self._input(layer, name, (size,), "float32") for name, size in sizes.items()
@@ -303,7 +308,7 @@ class _Stream:
         """Adds an input of the state."""
         name = f"{layer.name}_{name}"
         if name in self.inputs:
-            raise _cannot_stream(layer, "it is called twice")
+            raise _cannot_stream(layer, "it is called twice: use a layer for each call")
         self.inputs[name] = keras.Input(shape, dtype=K.dtype_name(dtype), name=name)
         return self.inputs[name]
 
@@ -315,8 +320,10 @@ class _Stream:
 def _is_pointwise(layer: Any, inputs: Sequence[Any]) -> bool:
     """Returns whether a layer computes every position, [b, n, ...], from that position alone."""
     rank = len(inputs[0].shape)
-    if any(len(x.shape) != rank for x in inputs):
-        return False  # a mean over positions, for each of them
+    # Others are a mean over positions, for each of them, or a pool of all of them.
+    lengths = {x.shape[1] if len(x.shape) > 2 else None for x in inputs}
+    if len(lengths) > 1 or any(len(x.shape) != rank for x in inputs):
+        return False
     if isinstance(layer, keras.layers.Concatenate | keras.layers.LayerNormalization):
         axes = K.flatten(layer.axis)
         return axes in ([-1], [rank - 1])

@@ -98,8 +98,6 @@ def implied_attention(
         )
     # A cast would lose Keras's masks.
     inputs = K.convert_to_tensor(inputs)
-    if context is not None:
-        context = K.convert_to_tensor(context)
     others = {
         "context": context,
         "mask": mask,

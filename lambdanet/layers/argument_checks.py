@@ -11,7 +11,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import Shape, Tensor, keras
-from lambdanet.backend.tensors import per_axis, product
+from lambdanet.backend.tensors import product
 from lambdanet.errors import (
     InputError,
     check_count,
@@ -154,12 +154,10 @@ def check_mask(
       The mask, [1, n, m] or [b, n, m], as Keras's own mask has two axes; one of floating-point numbers as
       booleans.
     """
-    rank = len(inputs.shape) - 2
-    is_pooled = max(per_axis(layer.pool_size, rank, "pool_size")) > 1
     if isinstance(mask, str):
         causal = "causal=True or 'time' of the layer hides what comes after a query"
         raise invalid("mask", "of the shape [n, m] or [b, n, m]", mask, causal)
-    if is_pooled:
+    if layer.geometry.has_pool:
         raise invalid("pool_size", "1 with a mask [n, m]", layer.pool_size)
     query_map = layer.compute_output_shape(checked_shape(inputs.shape, "input"))
     n = _num_positions(query_map)

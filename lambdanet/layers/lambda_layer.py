@@ -500,7 +500,6 @@ class LambdaLayer(CausalLayer):
         if padding_mask is not None:
             padding_mask = _as_boolean(padding_mask)
         if keras_mask is not None:
-            self.check_masked(len(inputs.shape))
             keras_mask = _as_boolean(check_padding_mask(keras_mask, inputs, context))
             if padding_mask is not None:
                 keras_mask = keras_mask & padding_mask

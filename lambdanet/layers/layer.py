@@ -40,17 +40,12 @@ class Layer(keras.layers.Layer):
             shape = getattr(value, "shape", ())
             if getattr(shape, "rank", 0) is not None and 0 in tuple(shape)[1:]:
                 raise invalid("each side of a map", "at least 1", tuple(shape))
-            if compat.mask_of(value) is not None:
-                self.check_masked(len(shape))
+            has_mask = compat.mask_of(value) is not None
+            if has_mask and len(shape) not in self.masked_ranks:
+                raise InputError(
+                    f"{name} takes no padding mask, such as that of an Embedding"
+                )
         return super().__call__(*args, **kwargs)
-
-    def check_masked(self, rank: int) -> None:
-        """Checks that inputs of this rank may have Keras's padding masks."""
-        if rank not in self.masked_ranks:
-            name = type(self).__name__
-            raise InputError(
-                f"{name} takes no padding mask, such as that of an Embedding"
-            )
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Never propagates masks."""

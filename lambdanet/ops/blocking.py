@@ -134,10 +134,10 @@ def extract_windows(
     `gather` collects the windows, unless there is just one with the whole map.
     """
     b, *size, c = sizes(x)
-    windows = [(axis.first_context, axis.num_context, axis.count) for axis in axes]
-    whole = [(0, n, 1) for n in size]
-    is_known = all(isinstance(n, int) for n in (*size, *(x[2] for x in windows)))
-    if is_known and windows == whole:
+    windows = [(axis.first_context, axis.num_context) for axis in axes]
+    count = num_blocks(axes)
+    is_known = all(isinstance(n, int) for n in (*size, count))
+    if is_known and count == 1 and windows == [(0, n) for n in size]:
         return K.reshape(x, [b, product(size), c])
     return gather(x, axes)
 

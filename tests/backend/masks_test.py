@@ -262,7 +262,10 @@ def test_mask_of_images_is_refused_in_steps():
     x = keras.layers.Masking()(np.ones([2, 3, 4, 2, 4], "float32"))
     for mask, message in (
         (compat.mask_of(x), r"mask must be of the shape \[n, m\] = \[8, 8\]"),
-        (np.ones([2, 3], bool), "takes no padding mask"),
+        (
+            np.ones([2, 3], bool),
+            r"padding_mask must be of the shape \[b, m\] = \[2, 8\]",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             keras.layers.TimeDistributed(lambdanet.LambdaLayer(8, scope=3))(

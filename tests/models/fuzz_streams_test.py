@@ -30,7 +30,7 @@ def pointwise(x, dice):
 def causal_lambda(x, dice, strides=1, filters=6):
     layer = lambdanet.LambdaLayer(
         filters,
-        num_heads=dice.choice([1, 2]),
+        num_heads=dice.choice([1, filters]),
         key_dim=dice.choice([2, 4]),
         intra_depth=dice.choice([1, 2]),
         scope=dice.choice([1, 3, 7]),
@@ -63,7 +63,6 @@ def pool(x, dice, strides=1):
 
 
 def branches(x, dice):
-    filters = x.shape[-1]
     merge = dice.choice(
         [
             layers.Add,
@@ -74,7 +73,7 @@ def branches(x, dice):
         ]
     )
     function = dice.choice([causal_lambda, convolution])
-    return merge()([x, function(x, dice, filters=2 * filters // 2)])
+    return merge()([x, function(x, dice, filters=x.shape[-1])])
 
 
 def random_network(dice):

@@ -113,18 +113,34 @@ INPUTS = keras.Input([None, 6])
             r"ZeroPadding1D\(\(2, 0\)\) before it",
         ),
         ([keras.layers.AveragePooling1D(3, 1)], "sees later positions"),
-        ([keras.layers.ZeroPadding1D(1)], "adds positions at the end"),
+        ([keras.layers.ZeroPadding1D(1)], r"at the end: pad by \(n, 0\)"),
+        (
+            [keras.layers.MaxPooling1D(2, data_format="channels_first")],
+            'it needs data_format="channels_last"',
+        ),
         (
             [keras.layers.ZeroPadding1D((1, 0)), keras.layers.ReLU()],
             "after ZeroPadding1D, only a window can",
         ),
         ([keras.layers.ZeroPadding1D((1, 0))], "no window after it"),
-        ([keras.layers.Bidirectional(keras.layers.GRU(3))], "may see other positions"),
-        ([lambdanet.LambdaLayer(8)], "is not causal along the first axis"),
+        (
+            [keras.layers.Bidirectional(keras.layers.GRU(3))],
+            "other positions: compute it after",
+        ),
+        (
+            [keras.layers.LayerNormalization(axis=1)],
+            "other positions: compute it after",
+        ),
+        ([keras.layers.Softmax(axis=1)], "other positions: compute it after"),
+        ([keras.layers.GlobalAveragePooling1D(keepdims=True)], "needs keepdims=False"),
+        (
+            [lambdanet.LambdaLayer(8)],
+            "not causal along the first axis: use causal='time'",
+        ),
         ([lambdanet.LambdaLayer(8, causal=True, scope=None)], "scope must be a number"),
         (
             [keras.layers.GlobalAveragePooling1D("channels_first")],
-            "averages over channels",
+            'it needs data_format="channels_last"',
         ),
     ],
 )
@@ -138,6 +154,10 @@ def test_models_that_cannot_stream(layers, message):
 def squeezed(x):
     gate = keras.layers.GlobalAveragePooling1D()(x)
     return keras.layers.Multiply()([x, keras.layers.Dense(6)(gate)])
+
+
+def pooled(x):
+    return keras.layers.Multiply()([x, keras.layers.MaxPooling1D(4)(x)])
 
 
 def embedded(x):
@@ -160,6 +180,7 @@ def embedded(x):
         ),
         # Chunks of other lengths would have other means.
         (squeezed, "may see other positions"),
+        (pooled, r"\(Multiply\) cannot stream: it may see other positions"),
         (embedded, r"\(Embedding\) cannot stream: mask_zero=True"),
     ],
 )
