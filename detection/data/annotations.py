@@ -4,14 +4,14 @@
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import tensorflow as tf
 from PIL import Image
 
-from lambdanet.errors import InputError, check_known, invalid, one_line
+from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.files import read_remote
 from lambdanet.training.data.class_names import check_names
 from lambdanet.training.data.image_bytes import ORIENTATION
@@ -327,27 +327,6 @@ def read_class_names(annotation_file: str | Path, num_classes: int) -> list[str]
         "background",
         *(categories.get(number, str(number)) for number in range(1, num_classes)),
     ]
-
-
-def category_ids(
-    annotation_file: str | Path, class_names: Sequence[str]
-) -> dict[int, int]:
-    """Returns the ids of categories by the class numbers of a detector, matched by name.
-
-    Args:
-      annotation_file: a file in COCO's format.
-      class_names: the detector's, as of `read_class_names`. Where all are numbers, these are the ids.
-
-    Raises:
-      InputError: the file cannot be read, or a category is no class of the detector.
-    """
-    path = os.path.expanduser(annotation_file)
-    names = _check_categories(path, read_annotations(path)["categories"], None)
-    if class_names[1:] == [str(number) for number in range(1, len(class_names))]:
-        names = {number: str(number) for number in names}
-    for name in names.values():
-        check_known(f"category in {path}", name, class_names)
-    return {class_names.index(name): number for number, name in names.items()}
 
 
 def write_records(

@@ -18,6 +18,7 @@ from lambdanet import text_table
 from lambdanet.detection.data import annotations
 from lambdanet.detection.data.masks import to_coco_detections
 from lambdanet.detection.serving.prediction import load_detector
+from lambdanet.errors import check_known
 from lambdanet.files import check_replaceable, write_output
 from lambdanet.training.data.image_files import read_image
 
@@ -58,8 +59,12 @@ def evaluate(
         check_replaceable(Path(out).expanduser(), RESULTS)
     detector, names = load_detector(saved_model)
     annotations.check_annotations(annotation_file, images, masks=False)
-    ids = annotations.category_ids(annotation_file, names)
     content = annotations.read_annotations(annotation_file)
+    ids = {item["name"]: item["id"] for item in content["categories"]}
+    if names[1:] == [str(number) for number in range(1, len(names))]:
+        ids = {str(number): number for number in ids.values()}
+    for name in ids:
+        check_known(f"category in {annotation_file}", name, names)
     results = []
     for image in tqdm(content["images"], disable=None, leave=False):
         picture = read_image(
@@ -71,8 +76,9 @@ def evaluate(
         )
         found = to_coco_detections(detector(picture), *size, min_confidence=0.0)
         for detection in found:
-            if number := ids.get(detection["category_id"]):
-                detection["category_id"] = number
+            name = names[detection["category_id"]]
+            if name in ids:
+                detection["category_id"] = ids[name]
                 results.append({"image_id": image["id"], **detection})
     if out is not None:
         write_output(Path(out).expanduser(), json.dumps(results))

@@ -69,12 +69,6 @@ def test_check_counts_a_correct_file(tmp_path):
     }
     names = ["background", "cat", "2", "dog", "4"]
     assert annotations.read_class_names(path, 5) == names
-    assert annotations.category_ids(path, names) == {1: 1, 3: 3}
-    assert annotations.category_ids(path, ["background", "dog", "cat"]) == {1: 3, 2: 1}
-    numbers = ["background", "1", "2", "3"]
-    assert annotations.category_ids(path, numbers) == {1: 1, 3: 3}
-    with refused("unknown category in .*instances.json '3'; accepted: 1, 2"):
-        annotations.category_ids(path, numbers[:3])
 
 
 @pytest.mark.parametrize("box", [[2, 1, 0, 4], [15, 1, 5.4, 4]])

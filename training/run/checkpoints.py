@@ -132,10 +132,12 @@ class Checkpoints:
         if step:
             if self.averages:
                 # Earlier checkpoints have no averages of batch statistics.
-                statistics = [name for name in arrays if "/moving_" in name]
-                for name in statistics:
-                    average = name.replace(MODEL, AVERAGE, 1)
-                    arrays.setdefault(average, arrays[name])
+                statistics = {
+                    name.replace(MODEL, AVERAGE, 1): array
+                    for name, array in arrays.items()
+                    if "/moving_" in name
+                }
+                arrays = statistics | arrays
             self._check_fit(_path(self.directory, step), arrays)
             for name, variable in self._variables().items():
                 variable.assign(arrays[name])

@@ -262,10 +262,7 @@ def test_two_copies_in_one_model_have_own_names(tmp_path, build):
         save(both, path)
     assert not path.exists()
     weight_files.load_weights(networks[0], save(networks[1], path))
-    values = (network.get_weights() for network in networks)
-    for one, other in zip(*values, strict=True):
-        np.testing.assert_array_equal(one, other)
-    with refusals.unchanged(both, message):
+    with refusals.refused(message):
         weight_files.load_weights(both, path)
 
 

@@ -75,13 +75,11 @@ def test_earlier_checkpoint_has_no_averages_of_statistics(two):
     file = two[0] / "ckpt-2.npz"
     with np.load(file) as content:
         arrays = dict(content)
-    for name in ("moving_mean", "moving_variance"):
-        arrays[f"model/norm/{name}"] += 3
-        del arrays[f"average/norm/{name}"]
+    arrays["model/norm/moving_mean"] += 3
+    del arrays["average/norm/moving_mean"]
     np.savez(file, **arrays)
     checkpoints = _checkpoints(two[0])
     assert checkpoints.restore() == 2
-    assert len(checkpoints.averages) == len(checkpoints.model.weights)
     for weight, average in checkpoints.averages:
         kept = arrays[f"model/{weight.path}"]
         _assert_equal([average], [arrays.get(f"average/{weight.path}", kept)])
