@@ -215,7 +215,7 @@ def check_combination(command: Command, values: flags.FlagValues) -> None:
         )
     for name in chosen:
         if f"{name}=True" in words and len(given) > 1:
-            raise InputError(f"{name} needs no other flags")
+            raise InputError(f"{name} needs a command line of its own")
     for flag in given:
         for need in flag.needs:
             if words.isdisjoint(need.split(" or ")):
