@@ -63,7 +63,7 @@ REST_ON_JAX := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests
 ON_TORCH := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/layers/fuzz_layers_test.py tests/explain/networks_test.py tests/explain/outputs_test.py
 # On each backend, and on TensorFlow alone.
 FUZZ := tests/layers/fuzz_layers_test.py tests/backend/masks_test.py
-FUZZ_MORE := $(patsubst %,tests/%_test.py,layers/axes layers/padding models/fuzz_streams ops/position_lambdas ops/reference)
+FUZZ_MORE := $(patsubst %,tests/%_test.py,layers/padding models/fuzz_streams ops/position_lambdas ops/reference)
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
 DETECTION := $(BIN)/python -m lambdanet.detection
 SHAPES := $(DETECTION).shapes --out=demo/shapes

@@ -4,6 +4,8 @@
 The right values are those of the layer alone, called with the masks as arguments.
 """
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -73,14 +75,13 @@ def functional(layer, is_masked, arguments):
 
 def with_inputs_for_masks(layer, is_masked, arguments):
     x = keras.Input([SIZE, 4])
-    masks = {}
-    values = {}
-    for name, mask in arguments.items():
-        if mask is arguments.get("mask"):
-            mask = np.broadcast_to(mask, [SIZE, *mask.shape[-2:]])
-        values[name] = mask
-        masks[name] = keras.Input(mask.shape[1:], dtype="bool")
-    model = keras.Model([x, masks], layer(masked(x, is_masked), **masks))
+    values = dict(arguments)
+    if "mask" in values:
+        shape = np.broadcast_shapes(values["mask"].shape, [SIZE, 1, 1])
+        values["mask"] = np.broadcast_to(values["mask"], shape)
+    masks = {name: keras.Input(mask.shape[1:]) for name, mask in values.items()}
+    visible = {name: mask > 0 for name, mask in masks.items()}
+    model = keras.Model([x, masks], layer(masked(x, is_masked), **visible))
     return model([X, values])
 
 
@@ -146,6 +147,39 @@ if K.ENGINE == "tensorflow":
     ROADS["exported"] = exported
 
 
+def in_steps(layer, length):
+    inputs = keras.Input([length, SIZE, 4])
+    y = keras.layers.TimeDistributed(layer)(masked(inputs, True))
+    steps = np.stack([X, X[::-1]], axis=1)
+    return keras.Model(inputs, y).predict(steps, verbose=0)[:, 0]
+
+
+def without_state(layer, *_):
+    variables = layer.trainable_variables, layer.non_trainable_variables
+    outputs, _ = layer.stateless_call(*variables, masked(X, True))
+    return outputs
+
+
+# Of Keras's mask alone.
+KERAS_ROADS = {
+    "sequential": lambda layer, *_: keras.Sequential([keras.layers.Masking(), layer])(
+        X
+    ),
+    # Keras calls layer by layer where the input is a dict.
+    "sequential by code": lambda layer, *_: keras.Sequential(
+        [Pick(), keras.layers.Masking(), layer]
+    )({"x": X}),
+    "steps": lambda layer, *_: in_steps(layer, 2),
+    "any steps": lambda layer, *_: in_steps(layer, None),
+    "call with a mask": lambda layer, *_: layer.call(
+        K.convert_to_tensor(X), mask=K.convert_to_tensor(VISIBLE)
+    ),
+    "stateless_call": without_state,
+}
+CASES = pairwise(list(ROADS), list(KINDS), list(LAYERS))
+CASES += itertools.product(KERAS_ROADS, ["keras"], LAYERS)
+
+
 def expected_of(layer, is_masked, arguments):
     """The layer alone, with a padding mask that hides what either hides."""
     padding = arguments.get("padding_mask", np.ones_like(VISIBLE))
@@ -155,70 +189,25 @@ def expected_of(layer, is_masked, arguments):
 
 def assert_equal(found, expected):
     found = K.convert_to_numpy(found)
-    np.testing.assert_allclose(
-        found, K.convert_to_numpy(expected).reshape(found.shape), atol=1e-5
-    )
+    expected = K.convert_to_numpy(expected).reshape(found.shape)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 # Of a model that is called with a mask; its layers have it.
 @pytest.mark.filterwarnings("ignore:Layer 'functional:UserWarning")
-@pytest.mark.parametrize(
-    ("road", "kind", "layer"), pairwise(list(ROADS), list(KINDS), list(LAYERS))
-)
+@pytest.mark.parametrize(("road", "kind", "layer"), CASES)
 def test_masks_on_roads(road, kind, layer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     is_masked, arguments = KINDS[kind]
     options = LAYERS[layer]
     if "mask" in arguments:
-        options = {
-            "strides": options.get("strides", 1),
-            "causal": options.get("causal", False),
-        }
-        arguments = {
-            **arguments,
-            "mask": arguments["mask"][..., :: options["strides"], :],
-        }
+        options = {**options, "pool_size": 1}
+        mask = arguments["mask"][..., :: options.get("strides", 1), :]
+        arguments = {**arguments, "mask": mask}
     layer = lambdanet.LambdaLayer(8, 2, scope=5, **options)
     layer.build(X.shape)
-    expected = expected_of(layer, is_masked, arguments)
-    assert_equal(ROADS[road](layer, is_masked, arguments), expected)
-
-
-def in_steps(layer, length):
-    inputs = keras.Input([length, SIZE, 4])
-    y = keras.layers.TimeDistributed(layer)(masked(inputs, True))
-    steps = np.stack([X, X[::-1]], axis=1)
-    return keras.Model(inputs, y).predict(steps, verbose=0)[:, 0]
-
-
-def without_state(layer):
-    variables = layer.trainable_variables, layer.non_trainable_variables
-    outputs, _ = layer.stateless_call(*variables, masked(X, True))
-    return outputs
-
-
-# Of Keras's mask alone.
-KERAS_ROADS = {
-    "sequential": lambda layer: keras.Sequential([keras.layers.Masking(), layer])(X),
-    # Keras calls layer by layer where the input is a dict.
-    "sequential by code": lambda layer: keras.Sequential(
-        [Pick(), keras.layers.Masking(), layer]
-    )({"x": X}),
-    "steps": lambda layer: in_steps(layer, 2),
-    "any steps": lambda layer: in_steps(layer, None),
-    "call": lambda layer: layer.call(
-        K.convert_to_tensor(X), mask=K.convert_to_tensor(VISIBLE)
-    ),
-    "stateless_call": without_state,
-}
-
-
-@pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("road", KERAS_ROADS)
-def test_mask_of_keras_on_roads(road, layer):
-    layer = lambdanet.LambdaLayer(8, 2, scope=5, **LAYERS[layer])
-    layer.build(X.shape)
-    assert_equal(KERAS_ROADS[road](layer), expected_of(layer, True, {}))
+    found = {**ROADS, **KERAS_ROADS}[road](layer, is_masked, arguments)
+    assert_equal(found, expected_of(layer, is_masked, arguments))
 
 
 @pytest.mark.parametrize("kind", ["keras", "padding", "both paddings"])

@@ -4,53 +4,12 @@
 import causal_cases
 import numpy as np
 import pytest
-from fuzzing import pairwise
 from naive_layers import images, randomize
-from position_cases import average_pool
 
 import lambdanet
-from lambdanet.backend import device, keras
+from lambdanet.backend import keras
 from lambdanet.errors import InputError
 from lambdanet.models.complexity import count_flops
-
-
-@pytest.mark.parametrize(
-    ("case", "options", "kind"),
-    pairwise(
-        [
-            ([6, 5], (1, 2), (1, 3)),
-            ([6, 5], (2, 3), (3, 1)),
-            ([4, 5, 6], (1, 2, 2), (1, 3, 3)),
-            ([7, 6], (2, 2), (3, 3)),
-            ([2, 2], (2, 2), (3, 3)),
-            ([5], (2,), (3,)),
-        ],
-        [
-            {"intra_depth": 2, "position_bias": True, "multi_head": True},
-            {"query_normalization": "softmax", "scope": None},
-            {"position": None},
-        ],
-        ["CPU", "TPU"],
-    ),
-)
-def test_pools_equal_the_layer_and_then_a_pool(case, options, kind):
-    """Strides without a pool are those of the queries; first windows begin at other places on odd sizes."""
-    size, strides, pool_size = case
-    options = {"filters": 8, "num_heads": 2, "scope": 3, "dtype": "float64", **options}
-    pooled = lambdanet.LambdaLayer(**options, strides=strides, pool_size=pool_size)
-    x = images(2, *size, 6)
-    pooled(x)
-    randomize(pooled)
-    axes = zip(strides, pool_size, strict=True)
-    windows = [(1, 1) if p == 1 else (p, s) for s, p in axes]
-    kept = [s if p == 1 else 1 for s, p in zip(strides, pool_size, strict=True)]
-    plain = lambdanet.LambdaLayer(**options, strides=kept)
-    plain(x)
-    plain.set_weights(pooled.get_weights())
-    expected = average_pool(plain(x), windows)
-    assert pooled.compute_output_shape(x.shape) == expected.shape
-    with device.assume(kind):
-        np.testing.assert_allclose(pooled(x), expected, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", causal_cases.ALL)

@@ -78,18 +78,6 @@ def test_padding_mask_equals_a_mask_per_example(dtype):
     np.testing.assert_allclose(outputs, layer(x, mask=pairs), atol=1e-5)
 
 
-def test_masks_of_equal_sizes_are_told_apart():
-    """With b = n = m a padding mask has the shape of a mask [n, m]."""
-    layer = lambdanet.LambdaLayer(8, scope=5)
-    x = images(4, 4, 6)
-    visible = np.tri(4, dtype=bool)
-    padding = layer(x, padding_mask=visible)
-    np.testing.assert_allclose(
-        padding, layer(x, mask=np.tile(visible[:, np.newaxis], [1, 4, 1])), atol=1e-5
-    )
-    assert not np.allclose(padding, layer(x, mask=visible), atol=1e-2)
-
-
 def test_padding_of_images_and_of_another_context():
     layer = lambdanet.LambdaLayer(8, scope=3)
     x = images(2, 4, 3, 6)
