@@ -11,7 +11,8 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import at_least_float32, product, sizes
-from lambdanet.layers.lambda_layer import LambdaLayer, Projections
+from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.layers.projections import Projections
 from lambdanet.ops import blocking, content_lambdas, pooling, relative_positions
 from lambdanet.ops.position_term import Geometry
 

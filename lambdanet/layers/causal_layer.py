@@ -6,10 +6,12 @@ from typing import Any, TypeAlias
 
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, keras
+from lambdanet.backend.tensors import sizes
 from lambdanet.errors import InputError, check_count, invalid
 from lambdanet.layers.argument_checks import check_state
 from lambdanet.layers.layer import Layer
 from lambdanet.layers.position_embedding import PositionEmbedding
+from lambdanet.ops import causal_content
 from lambdanet.ops.position_term import Geometry
 
 # The tensors of each lambda by name; see `CausalLayer.initial_state`.
@@ -30,6 +32,7 @@ class CausalLayer(Layer):
     content: bool
     intra_depth: int
     key_dim: int
+    key_normalization: str | None
     position: PositionEmbedding | None
     geometry: Geometry
     _map_size: Shape
@@ -157,3 +160,37 @@ class CausalLayer(Layer):
             raise InputError(
                 f"{self.name} has no state before it is built: call it once"
             )
+
+    def _after_past(self, values: Tensor, state: LambdaState) -> tuple[Tensor, Tensor]:
+        """Returns the values of a state and these, [b, *size, v, u], and those of the next state."""
+        axis = self._state_axis() + 1
+        context = K.concatenate([state["values"], values], axis=axis)
+        last = slice(sizes(values)[axis], None)
+        return context, context[(slice(None),) * axis + (last,)]
+
+    def _apply_past_content(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        padding_mask: Tensor | None,
+        state: LambdaState | None,
+    ) -> tuple[Tensor, LambdaState]:
+        """Applies to each query the content of the positions up to its own, and those of the state."""
+        sums = None
+        if state is not None:
+            sums = causal_content.State(
+                state["maximum"], state["total"], state["error"]
+            )
+        axis = self._state_axis()
+        outputs, sums = causal_content.apply(
+            queries,
+            keys,
+            values,
+            self.key_normalization,
+            axis,
+            self.geometry.along(len(self._map_size))[axis].strides,
+            padding_mask,
+            sums,
+        )
+        return outputs, sums._asdict()

@@ -2,15 +2,13 @@
 """The lambda layer (Bello 2021, section 3)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.tensors import (
     PerAxis,
-    at_least_float32,
     per_axis,
-    product,
     sizes,
 )
 from lambdanet.errors import (
@@ -24,14 +22,12 @@ from lambdanet.layers.argument_checks import (
     axis_of_causal,
     check_causal,
     check_divisible,
-    check_mask,
     check_optional_count,
-    check_padding_mask,
     check_per_axis,
     checked_shape,
 )
 from lambdanet.layers.batch_norm import BATCH_NORM, build_norm, copy_folded
-from lambdanet.layers.causal_layer import CausalLayer, LambdaState, State
+from lambdanet.layers.causal_layer import LambdaState, State
 from lambdanet.layers.layer import (
     build_projection,
     copied_config,
@@ -47,35 +43,13 @@ from lambdanet.layers.position_embedding import (
     PositionEmbedding,
     RelativePositionEmbedding,
 )
-from lambdanet.ops import causal_content, content_lambdas, relative_positions
+from lambdanet.layers.projections import Masks, ProjectedLayer
+from lambdanet.ops import content_lambdas
 from lambdanet.ops.position_term import Geometry
-
-Masks: TypeAlias = tuple[Tensor | None, Tensor | None]  # the mask and the padding mask
-
-
-class Projections(NamedTuple):
-    """What the lambdas of a layer are made of and applied to, one tensor for each lambda, and its masks.
-
-    Attributes:
-      queries: [b, *query_size, h, k], of all positions where outputs are averages over windows.
-      keys: [b, *context_size, k, u], not yet normalized; None without content.
-      values: [b, *context_size, v, u], zero in padding.
-      mask: what each query sees of the context, [n, m] or [b, n, m], also along a causal axis; None: no mask
-        was given.
-      padding_mask: the context positions that are no padding, [b, m]; None: all.
-      query_mask: the queries that are no padding, [b, *query_size]; None: all.
-    """
-
-    queries: list[Tensor]
-    keys: list[Tensor | None]
-    values: list[Tensor]
-    mask: Tensor | None
-    padding_mask: Tensor | None
-    query_mask: Tensor | None
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
-class LambdaLayer(CausalLayer):
+class LambdaLayer(ProjectedLayer):
     """Maps every position to a linear function of its context, a lambda, and applies it to its queries.
 
     With queries q, normalized keys K, values V and relative position embeddings E,
@@ -285,34 +259,6 @@ class LambdaLayer(CausalLayer):
             **kwargs,
         )
 
-    def check_arguments(
-        self,
-        inputs: Tensor,
-        context: Tensor | None,
-        mask: Tensor | None,
-        padding_mask: Tensor | None,
-        initial_state: State | None,
-        return_state: bool = False,
-    ) -> Masks:
-        """Checks the arguments of a call; returns the mask, [1 or b, n, m], and the padding mask.
-
-        Raises:
-          InputError: an argument does not fit the inputs or the layer.
-        """
-        if self.causal is not False and context is not None:
-            raise InputError(
-                f"causal={self.causal!r} needs the inputs as context; give mask as [n, m] instead"
-            )
-        if mask is compat.mask_of(inputs):
-            mask = None  # or Keras's padding mask, which `project` reads
-        if mask is not None:
-            mask = check_mask(self, mask, inputs, context)
-        if padding_mask is not None:
-            padding_mask = check_padding_mask(padding_mask, inputs, context)
-        if return_state or initial_state is not None:
-            self._check_state(initial_state, inputs, mask)
-        return mask, padding_mask
-
     def build(self, input_shape: Shape) -> None:
         input_shape = checked_shape(input_shape, "input")
         context_shape = checked_shape(self._context_shape or input_shape, "context")
@@ -365,24 +311,9 @@ class LambdaLayer(CausalLayer):
         initial_state: State | None = None,
         return_state: bool = False,
     ) -> Any:
-        """Computes the layer.
+        """Computes the layer, of the arguments that the class describes.
 
-        Args:
-          inputs: [b, *query_size, c].
-          context: the source of keys and values, [b, *context_size, c'], of the same rank; default: the
-            inputs.
-          mask: the context positions m that a query n sees: booleans or integers as [1, n, m], or as
-            [b, n, m] for each example; 0 and 1 alone if they are floating-point. `__call__` also takes
-            [n, m]; here, two axes are those of Keras's padding mask, [b, m].
-          padding_mask: the context positions that are no padding, as [b, m], of the same types.
-          training: whether batch normalizations use the statistics of the batch; False also chooses forms
-            that are fast without a gradient.
-          initial_state: the state of a causal layer after earlier positions, which the inputs continue.
-          return_state: whether to return the state after the inputs, too.
-
-        Returns:
-          [b, *query_size, d]; with strides, of the positions that they keep. With `return_state`, these and
-          the state.
+        A mask with two axes is Keras's padding mask, [b, m]. `__call__` passes [n, m] on as [1, n, m].
         """
         state = initial_state
         if state is None and return_state:
@@ -423,93 +354,6 @@ class LambdaLayer(CausalLayer):
             visible, axis.pool_size, axis.strides, "same", "channels_last"
         )
         return keras.ops.squeeze(pooled, -1) > 0
-
-    def project(
-        self,
-        inputs: Tensor,
-        context: Tensor | None = None,
-        mask: Tensor | None = None,
-        padding_mask: Tensor | None = None,
-        training: bool | None = None,
-    ) -> Projections:
-        """Computes the queries, keys and values; arguments as in `call`, and checked."""
-        mask, padding_mask = self._read_masks(inputs, context, mask, padding_mask)
-        inputs = K.cast(inputs, self.compute_dtype)
-        if context is not None:
-            context = K.cast(context, self.compute_dtype)
-        query_mask = None  # [b, *query_size]
-        if padding_mask is not None and context is None:
-            query_mask = K.reshape(padding_mask, sizes(inputs)[:-1])
-        context = inputs if context is None else context
-        axes = self.geometry.along(len(inputs.shape) - 2)
-        if any(axis.query_strides > 1 for axis in axes):
-            every = [slice(None, None, axis.query_strides) for axis in axes]
-            every_query = (slice(None), *every)
-            inputs = inputs[every_query]
-            query_mask = None if query_mask is None else query_mask[every_query]
-        if mask is not None and self.causal_axis is not None:
-            mask = mask & relative_positions.causal_pairs(
-                sizes(inputs)[1:-1],
-                sizes(context)[1:-1],
-                self.causal_axis,
-                axes[self.causal_axis].query_strides,
-            )
-        # One map for each lambda: [b, *query_size, h, k], [b, *context_size, k, u], [b, *context_size, v, u].
-        h = self.num_heads // self._num_lambdas
-        k = self.key_dim
-        v = self._value_dim
-        u = self.intra_depth
-        queries = self._project(
-            inputs, self._queries, [h, k], self._queries_norm, training, query_mask
-        )
-        values = self._project(
-            context, self._values, [v, u], self._values_norm, training, padding_mask
-        )
-        keys = (
-            self._project(context, self._keys, [k, u])
-            if self.content
-            else [None] * self._num_lambdas
-        )
-        if self.query_normalization == "softmax":
-            queries = [self._softmax(x) for x in queries]
-        if padding_mask is not None:
-            values = [_without_padding(x, padding_mask) for x in values]
-        if query_mask is not None and self.geometry.has_pool:
-            queries = [_without_padding(x, query_mask) for x in queries]
-        return Projections(queries, keys, values, mask, padding_mask, query_mask)
-
-    def _read_masks(
-        self,
-        inputs: Tensor,
-        context: Tensor | None,
-        mask: Tensor | None,
-        padding_mask: Tensor | None,
-    ) -> Masks:
-        """Returns the mask, [n, m] or [b, n, m], and the padding mask, [b, m], as booleans.
-
-        Keras's padding mask, which it keeps with a tensor or, as `TimeDistributed`, passes to `call`, joins
-        that of the caller.
-        """
-        keras_mask = compat.mask_of(inputs if context is None else context)
-        if mask is not None and len(mask.shape) != 3:
-            keras_mask = mask
-            mask = None
-        if mask is not None:
-            mask = _as_boolean(check_mask(self, mask, inputs, context))
-            mask = mask[0] if mask.shape[0] == 1 else mask
-        if padding_mask is not None:
-            padding_mask = _as_boolean(padding_mask)
-        if keras_mask is not None:
-            keras_mask = _as_boolean(check_padding_mask(keras_mask, inputs, context))
-            if padding_mask is not None:
-                keras_mask = keras_mask & padding_mask
-            padding_mask = keras_mask
-        return mask, padding_mask
-
-    def visible_shares(self, query_mask: Tensor, dtype: K.DType) -> Tensor:
-        """Returns the share of each window that is no padding, [b, *output_size, 1, 1]."""
-        visible = K.cast(query_mask, dtype)
-        return self.geometry.pool(visible[..., K.newaxis, K.newaxis])
 
     def for_inference(self) -> "LambdaLayer":
         """Returns a copy with folded normalizations and its own position embeddings, as constants."""
@@ -560,38 +404,6 @@ class LambdaLayer(CausalLayer):
                 "position": deserialize_position(config["position"]),
             }
         return super().from_config(config)
-
-    def _project(
-        self,
-        x: Tensor,
-        projection: Any,
-        depth: list[int],
-        norm: Any = None,
-        training: bool | None = None,
-        mask: Tensor | None = None,
-    ) -> list[Tensor]:
-        """Projects and normalizes: [b, *size, c] -> a list of one [b, *size, *depth] per lambda.
-
-        One spatial axis serves every kind of input, and the axis of size 1 allows the fused batch
-        normalization.
-        """
-        b, *size, channels = sizes(x)
-        y = projection(K.reshape(x, [b, product(size), 1, channels]))
-        if norm is not None:
-            if mask is not None:  # of the positions that count in the statistics
-                mask = K.reshape(mask, [b, product(size), 1])
-            y = norm(y, training=training, mask=mask)
-        # Separated on one axis of positions, so that no tensor of an exported model has more than four axes.
-        maps = [y]
-        if self._num_lambdas > 1:
-            y = K.reshape(y, [b, product(size), self._num_lambdas, product(depth)])
-            maps = K.unstack(y, self._num_lambdas, axis=2)
-        return [K.reshape(x, [b, *size, *depth]) for x in maps]
-
-    def _softmax(self, queries: Tensor) -> Tensor:
-        """Normalizes queries [b, *query_size, h, k] over their depth."""
-        flat = at_least_float32(content_lambdas.flatten_map(queries))
-        return K.reshape(K.cast(K.softmax(flat), self.compute_dtype), sizes(queries))
 
     def _apply_lambda(
         self,
@@ -649,10 +461,7 @@ class LambdaLayer(CausalLayer):
         if self.position is not None:
             context = values
             if state is not None and "values" in state:
-                axis = self._state_axis() + 1
-                context = K.concatenate([state["values"], values], axis=axis)
-                last = slice(sizes(values)[axis], None)
-                new_state["values"] = context[(slice(None),) * axis + (last,)]
+                context, new_state["values"] = self._after_past(values, state)
             outputs.append(
                 self.position(
                     queries,
@@ -683,35 +492,9 @@ class LambdaLayer(CausalLayer):
     ) -> tuple[Tensor, LambdaState]:
         """Applies content lambdas: one for all queries, those of a mask, or those of what came before."""
         mask, padding_mask = masks
-        if mask is not None or self.causal_axis is None:
-            outputs = content_lambdas.apply_content_lambda(
-                queries, keys, values, self.key_normalization, mask, padding_mask
-            )
-            return outputs, {}
-        sums = None
-        if state is not None:
-            sums = causal_content.State(
-                state["maximum"], state["total"], state["error"]
-            )
-        spacing = self.geometry.along(len(self._map_size))[self.causal_axis]
-        outputs, sums = causal_content.apply(
-            queries,
-            keys,
-            values,
-            self.key_normalization,
-            self.causal_axis,
-            spacing.strides,
-            padding_mask,
-            sums,
+        if mask is None and self.causal_axis is not None:
+            return self._apply_past_content(queries, keys, values, padding_mask, state)
+        outputs = content_lambdas.apply_content_lambda(
+            queries, keys, values, self.key_normalization, mask, padding_mask
         )
-        return outputs, sums._asdict()
-
-
-def _as_boolean(mask: Tensor) -> Tensor:
-    return K.cast(K.convert_to_tensor(mask), "bool")
-
-
-def _without_padding(x: Tensor, mask: Tensor) -> Tensor:
-    """Replaces padding by zeros: [b, *size, x, y], under a mask [b, *size] or [b, m]."""
-    mask = K.reshape(mask, [*sizes(x)[:-2], 1, 1])
-    return K.where(mask, x, K.zeros([], x.dtype))
+        return outputs, {}

@@ -10,8 +10,9 @@ from lambdanet.backend.tensors import sizes
 from lambdanet.errors import InputError, invalid
 from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.causal_layer import LambdaState
-from lambdanet.layers.lambda_layer import LambdaLayer, Masks
+from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
+from lambdanet.layers.projections import Masks
 
 # Arguments of a lambda layer that have one value here.
 FIXED = {"causal": False, "strides": 1, "pool_size": 1}

@@ -129,9 +129,6 @@ class FolderSource(PictureFiles):
             raise invalid(
                 f"classes in {train!r}", "two or more folders", self.class_names, hint
             )
-        if len(set(normalized(self.class_names))) < len(self.class_names):
-            accepted = "folders that differ in more than Unicode form"
-            raise invalid(f"classes in {train!r}", accepted, self.class_names)
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         split = self._train if self._is_made(split) else split

@@ -237,7 +237,7 @@ def test_names_of_classes_may_have_any_unicode_form(tmp_path):
     assert dataset.num_examples("validation") == 6
     same = unicodedata.normalize("NFD", "Grüner Käfer")
     _picture(tmp_path / "train" / same / "0.png")
-    with refused("folders that differ in more than Unicode form, got"):
+    with refused("names of dataset folder must be different names, got"):
         _open(tmp_path)
 
 
