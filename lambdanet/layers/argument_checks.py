@@ -166,7 +166,7 @@ def check_mask(
     given = shape = tuple(values.shape)
     accepted = f"of the shape [n, m] = {[n, m]} or [b, n, m] = {[b, n, m]}"
     if len(given) == 2:
-        values = values[K.newaxis]
+        values = keras.ops.expand_dims(values, 0)
         shape = (1, *given)
     batch = 1 if shape[:1] == (1,) else b
     if not shapes_agree(shape, [batch, n, m]):
