@@ -235,14 +235,11 @@ def weights_by_name(model: keras.Model) -> dict[str, K.Variable]:
     Raises:
       InputError: two have the same name, as where a model contains two of the same network.
     """
-    weights: dict[str, K.Variable] = {}
-    for variable in model.weights:
-        name = compat.variable_name(variable)
-        if name in weights:
-            hint = "save each network in it by itself, or all by `model.save`"
-            whose = f"names of the weights of {model.name!r}"
-            raise invalid(whose, "different", f"{name} twice", hint)
-        weights[name] = variable
+    weights = {compat.variable_name(variable): variable for variable in model.weights}
+    if len(weights) < len(model.weights):
+        names = f"the {len(model.weights)} names of the weights of {model.name!r}"
+        hint = "save each network in it by itself, or all by `model.save`"
+        raise invalid(names, "different", f"{len(weights)} names", hint)
     return weights
 
 
