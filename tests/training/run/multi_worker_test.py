@@ -86,6 +86,7 @@ def test_only_chief_writes_and_prints(folder, ended):
     assert sorted(file.name for file in (folder / "run").iterdir()) == [
         "checkpoints",
         "classes.txt",
+        "data.json",
         "data_dir.txt",
         "history.csv",
         "logs",
