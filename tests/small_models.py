@@ -10,6 +10,7 @@ from lambdanet.models import micro, zoo
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
 from lambdanet.models.output_stride import NATIVE
 from lambdanet.models.resnet import ResNet
+from lambdanet.models.weights import timm_rules
 
 
 def few_blocks(architecture: Architecture) -> Architecture:
@@ -67,3 +68,8 @@ def small_model(
         return keras.Model(images, features)
     embedding = architecture.embedding(features, builder)
     return keras.Model(images, builder.classifier(embedding, num_classes))
+
+
+def timm_shapes(model: Any) -> dict[str, tuple[int, ...]]:
+    """Returns the names and shapes of the tensors of timm's network of the same name."""
+    return {rule.tensor: rule.shape for rule in timm_rules.network_rules(model)}

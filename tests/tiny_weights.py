@@ -6,16 +6,17 @@ from pathlib import Path
 import keras
 import numpy as np
 from helpers import randomize_normalizations
+from small_models import timm_shapes
 
 from lambdanet.models import zoo
-from lambdanet.models.weights import timm_rules, weight_files
+from lambdanet.models.weights import weight_files
 
 
 def random_timm_tensors(model: keras.Model) -> dict[str, np.ndarray]:
     """Returns tensors that timm's network of this architecture may have, with variances above 0.5."""
     random = np.random.default_rng(0)
     tensors = {}
-    for name, shape in timm_rules.expected_shapes(model).items():
+    for name, shape in timm_shapes(model).items():
         values = random.normal(0, 0.1, shape)
         if "var" in name:
             values = np.abs(values) + 0.5

@@ -109,7 +109,7 @@ def load(model: keras.Model, tensors: Mapping[str, np.ndarray]) -> None:
     ignored = tuple(prefix for name, prefix in HEAD.items() if name not in layers)
     given = {n: t for n, t in tensors.items() if not n.startswith(ignored)}
     variables = weight_files.weights_by_name(model)
-    assign(_rules(model), given, variables, model.name)
+    assign(network_rules(model), given, variables, model.name)
 
 
 def assign(
@@ -145,11 +145,6 @@ def count_classes(tensors: Mapping[str, np.ndarray], default: int) -> int:
     return max(1, len(np.atleast_1d(tensors[KERNEL]))) if KERNEL in tensors else default
 
 
-def expected_shapes(model: keras.Model) -> dict[str, tuple[int, ...]]:
-    """Returns the names and shapes of the tensors that `load` takes."""
-    return {rule.tensor: rule.shape for rule in _rules(model)}
-
-
 def _problems(
     rules: Sequence[WeightRule],
     tensors: Mapping[str, np.ndarray],
@@ -175,7 +170,7 @@ def _problems(
         yield from weight_files.problems_of(rule.tensor, tensor, rule.shape, fits)
 
 
-def _rules(model: keras.Model) -> list[WeightRule]:
+def network_rules(model: keras.Model) -> list[WeightRule]:
     """The rules for a model; there is none for kinds of layers that timm's networks lack."""
     layers = {layer.name: layer for layer in model.layers}
     prefixes = {name: _prefix(name, layers) for name in layers}

@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 from layer_table import LAYERS
 from samples import samples, save
-from small_models import few_block_model, only_few_blocks
+from small_models import few_block_model, only_few_blocks, timm_shapes
 
 import lambdanet
 from lambdanet import backend as K
@@ -309,7 +309,7 @@ def network_arrays(name: str) -> dict[str, np.ndarray]:
     """Returns the size, and the logits on a map of odd sides; timm's rules load its networks."""
     model = few_block_model(name)
     if name in zoo.timm_networks.MODELS:
-        shapes = timm_rules.expected_shapes(model)
+        shapes = timm_shapes(model)
         timm_rules.load(
             model,
             {name: random_value(name, shape, 0.05) for name, shape in shapes.items()},

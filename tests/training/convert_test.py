@@ -18,6 +18,7 @@ import tensorflow as tf
 from hub_server import COMMIT, serving
 from huggingface_hub import constants
 from refusals import refused
+from small_models import timm_shapes
 from source_tree import ROOT
 
 import lambdanet
@@ -42,7 +43,7 @@ def tensors_for(model):
     """Random tensors of a network of timm, in a range with small logits."""
     random = np.random.default_rng(0)
     tensors = {"bn.num_batches_tracked": np.array(7)}
-    for name, shape in timm_rules.expected_shapes(model).items():
+    for name, shape in timm_shapes(model).items():
         scale = 1 / np.sqrt(np.prod(shape[1:])) if len(shape) > 1 else 0.1
         tensor = scale * random.normal(size=shape) + name.endswith("running_var")
         tensors[name] = tensor.astype(np.float32)

@@ -231,13 +231,14 @@ class Dataset:
             )
 
     def train(
-        self, initial_step: int = 0, shard: Shard = SINGLE_MACHINE
+        self, initial_step: int = 0, shard: Shard = SINGLE_MACHINE, count: int = -1
     ) -> tf.data.Dataset:
         """Returns the shuffled and augmented batches of training, from a step to the recipe's last epoch.
 
         Args:
           initial_step: the first step, from 0.
           shard: the part that this machine reads; a batch is for one device.
+          count: the number of batches; -1: all.
 
         Returns:
           A dataset of (images float32 [b, training_size, training_size, channels], labels int64 [b]). Soft
@@ -256,7 +257,7 @@ class Dataset:
             tf.data.AUTOTUNE,
         )
         mixed = augment.mix_batches(normalized, self.recipe, initial_step, shard)
-        return _ahead(mixed)
+        return _ahead(mixed).take(count)
 
     def first_images(self, count: int) -> list[tf.Tensor]:
         """Returns the first labeled images of training, up to `count`, without unreadable ones."""

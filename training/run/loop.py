@@ -3,9 +3,10 @@
 
 Most runs are one call of `keras.Model.fit`. The order of an epoch in it:
 
-1. `Dataset.train(step, shard)` (training/data/dataset.py) yields its batches, from the step at which the run
-   stands: indices are shuffled by the seed and the number of the epoch, so a resumed run gets the same
-   batches. Each picture is read, decoded, augmented and mixed with others (preprocess.py).
+1. `Dataset.train(position, shard)` (training/data/dataset.py) yields its batches, from the place in the
+   epochs at which the run stands (`DataRecord.position`, start.py): indices are shuffled by the seed and the
+   number of the epoch, so a resumed run gets the same batches. Each picture is read, decoded, augmented and
+   mixed with others (preprocess.py).
 2. For each batch, Keras calls the compiled step: forward pass, the loss of `compile_model` (build.py),
    gradients, and the update of `build_optimizer` (optimizers.py: decay, clipping, averages; build.py: the
    learning rate, `WarmupSchedule`). `accumulate_steps` divides the batch (train_step.py).
@@ -41,7 +42,6 @@ from lambdanet.files import locked
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.class_names import Classes, read_class_map
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.sources import Shard
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run import start
 from lambdanet.training.run.build import (
@@ -276,6 +276,9 @@ def train(
                 finish_epoch(
                     model, callbacks, epoch, evaluation, evaluation_steps, checkpoints
                 )
+            verbosity = 1 if sys.stdout.isatty() else 2  # a bar, or a line per epoch
+            if not devices.chief:
+                verbosity = 0
             while not is_finished():
                 # A call of `fit` has one number of steps per epoch. So the rest of an epoch that had begun
                 # has a call of its own, and so has each epoch whose last execution has fewer steps.
@@ -283,11 +286,9 @@ def train(
                 epoch, done = divmod(position, steps_per_epoch)
                 steps = steps_per_epoch - done
                 is_uneven = steps % chosen.steps_per_execution > 0
-                batches = functools.partial(
-                    _batches, dataset, position, steps if is_uneven else None
-                )
+                count = steps if is_uneven else -1
+                batches = functools.partial(dataset.train, position, count=count)
                 end = epoch + 1 if done or is_uneven else recipe.epochs
-                verbosity = _verbosity(devices)
                 run = {"model": model, "epochs": end, "steps": steps}
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "Your input ran out of data")
@@ -487,17 +488,3 @@ def _user_callbacks(
             raise invalid(f"result of {name}", "a keras.callbacks.Callback", callback)
         created.append(callback)
     return created
-
-
-def _batches(
-    dataset: Dataset, position: int, count: int | None, shard: Shard
-) -> tf.data.Dataset:
-    """Returns the batches of a machine from a position on: `count`, or all."""
-    return dataset.train(position, shard).take(-1 if count is None else count)
-
-
-def _verbosity(devices: Devices) -> int:
-    """Returns 1 for a progress bar in a terminal, 2 for a line per epoch, 0 for a worker's silence."""
-    if not devices.chief:
-        return 0
-    return 1 if sys.stdout.isatty() else 2
