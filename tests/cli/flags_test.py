@@ -23,7 +23,7 @@ lambdanet convert: *=lambda_resnet26t checkpoint out class_map
 lambdanet convert: *=lambda_resnet26t revision out class_map
 lambdanet recipe: * set
 lambdanet train: recipe model_dir data_dir max_bad_records backend distribute=tpu class_map tpu save_every \
-    steps_per_execution callback deterministic set
+    steps_per_execution accept_new_data callback deterministic set
 lambdanet evaluate: model_dir data_dir max_bad_records backend split out
 lambdanet export: out model_dir data_dir format=onnx opset any_size
 lambdanet export: out model weights class_names format=onnx opset any_size
