@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Helpers shared by tests: random arrays, and programs run in subprocesses."""
 
-import os
 import struct
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 from engines import ENGINES, xla_flags  # noqa: F401
 from PIL import Image
-
-ROOT = Path(__file__).parents[1]
+from processes import program  # noqa: F401
+from source_tree import ROOT  # noqa: F401
 
 
 def images(*shape: int, seed: int = 0) -> tf.Tensor:
@@ -47,10 +45,16 @@ def assert_equal_with_gradients(
     tolerance: float,
 ) -> None:
     """Asserts that two functions have equal outputs and gradients."""
-    for a, b in zip(
-        with_gradients(function, inputs), with_gradients(expected, inputs), strict=True
-    ):
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+    found = with_gradients(function, inputs)
+    assert_equal_arrays(found, with_gradients(expected, inputs), tolerance, tolerance)
+
+
+def assert_equal_arrays(
+    arrays: Iterable[Any], expected: Iterable[Any], rtol: float = 0, atol: float = 0
+) -> None:
+    """Asserts that arrays equal as many others, one by one; exactly, without tolerances."""
+    for number, (a, b) in enumerate(zip(arrays, expected, strict=True)):
+        np.testing.assert_allclose(a, b, rtol, atol, err_msg=f"array {number}")
 
 
 def relative_error(x: Any, expected: Any) -> float:
@@ -109,16 +113,6 @@ def write_picture(path: Path, pixels: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
     return path
-
-
-def program(name: str, *arguments: object) -> dict[str, Any]:
-    """Returns the arguments of `subprocess.run` for a file in tests/programs and its command line."""
-    command = [
-        sys.executable,
-        str(ROOT / "tests" / "programs" / name),
-        *map(str, arguments),
-    ]
-    return {"args": command, "text": True, "env": dict(os.environ)}
 
 
 def idx(array: np.ndarray) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from helpers import assert_equal_arrays
 
 from lambdanet import configs
 from lambdanet.configs.recipe import Recipe
@@ -91,8 +92,7 @@ def write_run(
 
 def assert_same_run(left: Path, right: Path) -> None:
     """Asserts that two runs have the same trained weights and the same history, except for its times."""
-    for a, b in zip(weights(left), weights(right), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal_arrays(weights(left), weights(right))
     assert _results(left) == _results(right)
 
 

@@ -3,15 +3,13 @@
 
 import contextlib
 import csv
-import subprocess
 import sys
 from itertools import product
-from pathlib import Path
 from unittest import mock
 
 import pytest
 import tensorflow as tf
-from helpers import program
+from processes import output_of, run_code
 from refusals import refused
 from refused_commands import assert_refused
 
@@ -25,9 +23,7 @@ from benchmarks.turns.contender_process import (
 from benchmarks.turns.results import Measurement
 from lambdanet import command_line
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = Case(4, 6, 16, 2, 3, backward=True)
-MACHINE = {"cpu": "a processor", "threads": 2, "backend": "tensorflow 2.20"}
 
 
 def rows_of(times, backward=True, **fields):
@@ -244,9 +240,7 @@ def test_peer_runs_or_names_the_missing_package(name):
 def test_peer_does_not_import_tensorflow():
     program = "import sys, benchmarks.turns.worker, benchmarks.turns.peers\n"
     program += "print({'tensorflow', 'tf_keras', 'torch', 'numpy'} & set(sys.modules) or 'none')"
-    shown = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
-    )
+    shown = run_code(program)
     assert (shown.stdout.strip(), shown.stderr) == ("none", "")
 
 
@@ -263,11 +257,8 @@ def test_peak_memory_of_a_function():
 
     The bounds are halfway between these: kernels count pages per processor, so the last MiB may be missing.
     """
-    command = program("peak_of_tensors.py")
-    command["env"] |= {**memory.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"}
-    shown = subprocess.run(**command, capture_output=True)
-    assert shown.returncode == 0, shown.stderr
-    assert 12 * 2**20 < int(shown.stdout) < 20 * 2**20
+    environment = {**memory.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"}
+    assert 12 * 2**20 < int(output_of("peak_of_tensors.py", **environment)) < 20 * 2**20
 
 
 def test_gpu_memory_is_counted_by_the_allocator(monkeypatch):

@@ -8,12 +8,13 @@ import shlex
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 from unittest import mock
 
 import pytest
 import tensorflow as tf
 from PIL import Image
+from processes import run_code
+from source_tree import ROOT
 
 import lambdanet
 from lambdanet import cli, command_line, configs
@@ -21,7 +22,6 @@ from lambdanet.command_line import parse
 from lambdanet.configs.recipe import describe_fields, override
 from lambdanet.errors import unknown
 
-ROOT = Path(__file__).parents[2]
 TRAIN = ["train", "--recipe=digits"]
 RUN = [*TRAIN, "--model_dir=DIR/x"]
 run = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
@@ -63,7 +63,7 @@ def test_examples_are_valid(command):
 def test_help_and_completion_import_no_backend(words):
     program = f"import sys; from lambdanet import cli; cli.main({words})\n"
     program += "print(sys.modules.keys() & {'keras', 'tensorflow', 'jax', 'torch'})"
-    shown = run([sys.executable, "-c", program])
+    shown = run_code(program)
     assert shown.stdout.endswith("\nset()\n") and shown.stderr == ""
 
 
@@ -82,7 +82,7 @@ def test_wrong_arguments_do_not_import_tensorflow():
     program = "import sys; from lambdanet import cli\n"
     program += f"for words in {[*messages]}: print(cli.main(words))\n"
     program += "print('tensorflow' in sys.modules)"
-    shown = run([sys.executable, "-c", program])
+    shown = run_code(program)
     assert shown.stdout.split() == [*("2" for _ in messages), "False"]
     for line, message in zip(shown.stderr.splitlines(), messages.values(), strict=True):
         assert message in line
@@ -233,9 +233,8 @@ sys.exit(cli.main(sys.argv[1:]))
     [(["evaluate", "--backend=jax"], "jax"), (["export", "--out=x"], "tensorflow")],
 )
 def test_backend_is_chosen_before_keras_is_imported(tmp_path, words, backend):
-    environment = os.environ | {"KERAS_BACKEND": "torch"}
-    command = [sys.executable, "-c", IMPORTED_LAST, *words, f"--model_dir={tmp_path}"]
-    done = run(command, env=environment)
+    words = [*words, f"--model_dir={tmp_path}"]
+    done = run_code(IMPORTED_LAST, *words, KERAS_BACKEND="torch")
     assert (done.returncode, done.stdout) == (130, f"{backend} False\n")
 
 

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`as_tf_keras`: Keras 3 networks in trainings, files and strategies of tf_keras."""
 
-import json
-import subprocess
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from helpers import program
+from helpers import assert_equal_arrays
+from processes import result_of
 from programs.small_model import TWO_BLOCKS
 
 import lambdanet
@@ -103,8 +101,7 @@ def test_freezing():
     compiled(outer)
     before = model.get_weights()
     outer.fit(IMAGES, LABELS, epochs=1, verbose=0)
-    for value, other in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(value, other)
+    assert_equal_arrays(model.get_weights(), before)
     outer.trainable = True
     assert len(model.trainable_weights) == num_trainable > 10
     assert num_trainable < len(network().trainable_weights)
@@ -200,11 +197,7 @@ def test_other_models_are_refused(model, message):
 @pytest.mark.slow
 def test_two_devices():
     """Each device has moving averages and random numbers of its own, also after a checkpoint was read."""
-    done = subprocess.run(
-        **program("as_tf_keras_on_two_devices.py"), capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = result_of("as_tf_keras_on_two_devices.py")
     assert found["history"][-1] < 0.8 * found["history"][0]
     assert found["refused"].startswith(
         "within a strategy, as_tf_keras needs a function that builds the model"

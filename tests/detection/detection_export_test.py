@@ -4,13 +4,13 @@
 import json
 import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import assert_equal_arrays
 from PIL import Image
+from processes import run_code
 from pycocotools.coco import COCO
 from refusals import refused
 from refused_commands import assert_refused
@@ -121,10 +121,7 @@ def test_exported_model_has_the_averaged_weights(run, params, model, loaded, pic
         variable.numpy() for variable in model_dir.averaged_variables(model, params)
     ]
     _randomize(model_dir.averaged_variables(model, params), 1)
-    for read, variable in zip(
-        weights, model_dir.averaged_variables(model, params), strict=True
-    ):
-        np.testing.assert_array_equal(read, variable.numpy())
+    assert_equal_arrays(weights, model_dir.averaged_variables(model, params))
     normalized = (picture / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     padded = np.pad(normalized, [(0, SIZE - picture.shape[0]), (0, 0), (0, 0)])
     images, shapes = (
@@ -160,8 +157,7 @@ def test_best_checkpoint_has_the_averages(run, params, model):
     assert model_dir.load_weights(model, params, best) == "averaged weights"
     weights = [variable.numpy() for variable in model.variables]
     _randomize(model.variables, 0)  # as the fixture saved them
-    for read, variable in zip(weights, model.variables, strict=True):
-        np.testing.assert_array_equal(read, variable.numpy())
+    assert_equal_arrays(weights, model.variables)
 
 
 def test_boxes_are_in_pixels_of_the_input(loaded, picture):
@@ -227,9 +223,8 @@ def test_exported_model_needs_only_tensorflow(exported, tmp_path):
         "print([name.decode() for name in loaded.class_names().numpy()])\n"
         "print({'lambdanet', 'official', 'tf_keras'} & set(sys.modules))\n"
     )
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "0"}
-    words = [sys.executable, "-c", program]
-    shown = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=env)
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "0"}
+    shown = run_code(program, cwd=tmp_path, **environment)
     outputs, names, modules = shown.stdout.splitlines()
     floats = ("detection_boxes", "detection_masks", "detection_scores")
     kinds = {

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from helpers import program
+from helpers import assert_equal_arrays
+from processes import output_of
 from programs.small_model import FOUR_BLOCKS
 from refusals import refused
 from refused_commands import assert_refused
@@ -254,8 +255,7 @@ def test_task_initializes_from_model_gardens_checkpoint(
             if modules == "backbone"
             else (fresh, model)
         )
-        for left, right in zip(*(part.weights for part in parts), strict=True):
-            np.testing.assert_array_equal(left, right)
+        assert_equal_arrays(*(part.weights for part in parts))
         assert (
             f"{name}: all {len(parts[0].weights)} tensors from {path}"
             in capsys.readouterr().out
@@ -423,11 +423,9 @@ def two_devices(trained, tmp_path_factory):
     ]
     write(folder / "train", *kinds)
     write(folder / "val", *kinds[:3])
-    command = program("detection_on_two_devices.py", folder, trained)
-    done = subprocess.run(**command, capture_output=True, timeout=1500)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    assert done.returncode == 0 and lines, done.stderr[-3000:]
-    return folder, json.loads(lines[0].removeprefix("RESULT ")), done.stdout
+    shown = output_of("detection_on_two_devices.py", folder, trained)
+    (line,) = re.findall("^RESULT (.*)", shown, re.MULTILINE)
+    return folder, json.loads(line), shown
 
 
 @pytest.mark.slow

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trainer and detection in one process, in both orders of imports."""
 
-import subprocess
-
 import pytest
-from helpers import program
+from processes import output_of
 
 
 @pytest.mark.slow
@@ -20,7 +18,4 @@ from helpers import program
 )
 def test_parts_in_one_process(order, tmp_path):
     (tmp_path / "data").mkdir()
-    done = subprocess.run(
-        **program("one_process.py", tmp_path, *order), capture_output=True
-    )
-    assert done.returncode == 0 and "done" in done.stdout, done.stderr
+    assert "done" in output_of("one_process.py", tmp_path, *order)

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A detector's training step on two cores of a TPU."""
 
-import json
-import subprocess
-
 import pytest
-from helpers import program
+from processes import result_of
 
 
 @pytest.mark.slow
@@ -15,11 +12,7 @@ def test_synchronized_normalization_compiles_for_two_cores():
 
     28 of them add up two gradients as well.
     """
-    done = subprocess.run(
-        **program("detector_on_two_tpu_cores.py"), capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = result_of("detector_on_two_tpu_cores.py")
     assert found["calls"] == 3 * 29 + 1
     assert found["lowered"] == 3 * 29 + 111 + 2 * 28
     assert found["compiled"] > 0

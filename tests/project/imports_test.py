@@ -3,11 +3,11 @@
 
 import ast
 import graphlib
-import subprocess
 import sys
 
 import pytest
 import source_tree
+from processes import run_code
 from source_tree import PACKAGES, ROOT
 
 # Which take tensors of tf.data.
@@ -113,7 +113,5 @@ def test_configs_and_the_command_line_start_without_tensorflow():
         f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)\n"
         "print({'tensorflow', 'tf_keras', 'keras'} & set(sys.modules) or 'none')"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
-    )
+    shown = run_code(program)
     assert (shown.stdout.strip(), shown.stderr) == ("none", "")

@@ -11,13 +11,13 @@ A block of `text` right after one of `python` is what that prints.
 import configparser
 import importlib
 import re
-import subprocess
-from pathlib import Path
 
-import helpers
 import pytest
+from engines import xla_flags
 from pages import PAGES, commands_of, lines_of
+from processes import output_of
 from programs.run_page import KERAS_3, programs, run_page
+from source_tree import ROOT
 
 from benchmarks.device import __main__ as device
 from lambdanet import cli, command_line, configs
@@ -28,7 +28,6 @@ from lambdanet.models import zoo
 from lambdanet.models.names import check_model, list_models
 from lambdanet.models.weights import hub, pretrained, weight_files
 
-ROOT = Path(__file__).parents[2]
 COMMANDS = {command.invocation: command for command in cli.COMMANDS}
 COMMANDS |= {
     module.COMMAND.invocation: module.COMMAND
@@ -78,16 +77,15 @@ def test_blocks_run(page, request, tmp_path, monkeypatch):
     before, *others = programs(PAGES[page])
     run_page(before, page)
     for number, text in enumerate(others, start=1):
-        program = helpers.program("run_page.py", ROOT / page, number)
-        # For the steps of an epoch.
-        flags = helpers.xla_flags("--xla_backend_optimization_level=1")
-        program["env"] |= {
-            "KERAS_BACKEND": KERAS_3.search(text)[1],
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": flags,
-        }
-        done = subprocess.run(**program, capture_output=True)
-        assert done.returncode == 0, done.stderr
+        output_of(
+            "run_page.py",
+            ROOT / page,
+            number,
+            KERAS_BACKEND=KERAS_3.search(text)[1],
+            JAX_PLATFORMS="cpu",
+            # For the steps of an epoch.
+            XLA_FLAGS=xla_flags("--xla_backend_optimization_level=1"),
+        )
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))

@@ -2,11 +2,9 @@
 """Tests of `lambdanet tpu-check --model=module:function`: models of a user, on JAX."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from processes import run_code
 from programs.own_models import BATCH, INPUTS, WIDTH
 from refused_commands import assert_refused
 
@@ -93,15 +91,8 @@ report = lambdanet.tpu_check(model, batch, topology="v5e:1x1")
 assert "tensorflow" not in sys.modules
 print(report.batch, report.seconds > 0, report.num_cores)
 """
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout.split() == ["16", "True", "1"]
+    found = run_code(program, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
+    assert found.stdout.split() == ["16", "True", "1"], found.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import assert_equal_arrays
 from hub_server import COMMIT, serving
 from huggingface_hub import constants
+from processes import run_code
 from refusals import refused
 from small_models import timm_shapes
 from source_tree import ROOT
@@ -117,8 +117,7 @@ def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
     )
     assert ten(tf.zeros([1, 96, 64, 3])).shape == (1, 10)
     for ours, theirs in zip(ten.layers[:-1], model.layers[:-1], strict=True):
-        for new, old in zip(ours.get_weights(), theirs.get_weights(), strict=True):
-            np.testing.assert_array_equal(new, old)
+        assert_equal_arrays(ours.get_weights(), theirs.get_weights())
 
     # As in finetune:lambda_resnet26t.
     stem = ten.get_layer("stem1_conv")
@@ -236,12 +235,7 @@ def test_timm_is_imported_beside_tensorflow_without_triton(timm, tmp_path):
     )
     # Without the tests' own sitecustomize.
     places = os.pathsep.join([str(tmp_path), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": places},
-        capture_output=True,
-        text=True,
-    )
+    done = run_code(program, PYTHONPATH=places)
     assert done.returncode == 0, done.stderr
 
 

@@ -4,17 +4,15 @@
 import csv
 import dataclasses
 import math
-import os
 import re
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import ENGINES, ROOT
+from helpers import ENGINES
 from PIL import Image
+from processes import run_code
 from refusals import refused
 from training_runs import write_run
 
@@ -170,13 +168,7 @@ def test_checkpoint_of_tensorflow_is_evaluated_on_jax(run):
     code = "from programs import small_model; from lambdanet import cli; from lambdanet.models import zoo; "
     code += "zoo.MODELS['lambda_resnet_tiny'] = small_model.ONE_BLOCK; "
     code += f"print(cli.main({words}), small_model.keras.config.backend())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, **ENGINES["jax"], "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-    )
+    done = run_code(code, **ENGINES["jax"], TF_CPP_MIN_LOG_LEVEL="3")
     shown, status = done.stdout.splitlines()
     assert (status, done.stderr) == ("0 jax", "")
     expected, found = (

@@ -1,34 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statements of docs/how-to/own_model_on_tpu.md about `keras.Model.fit` on two CPU devices."""
 
-import json
-import subprocess
-
 import pytest
-from helpers import ENGINES, program
+from engines import ENGINES
+from processes import result_of
 
 pytestmark = pytest.mark.slow
 PROGRAM = "own_model_on_devices.py"
 TOLERANCE = 1e-4  # the order of sums in float32, after eight steps
 
 
-def _result(engine: str, *arguments: str) -> dict:
-    """Returns what the program prints last."""
-    command = program(PROGRAM, *arguments)
-    command["env"] |= ENGINES[engine]
-    done = subprocess.run(**command, capture_output=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.fixture(scope="module")
 def jax():
-    return _result("jax")
+    return result_of(PROGRAM, **ENGINES["jax"])
 
 
 @pytest.fixture(scope="module")
 def tensorflow():
-    return _result("tensorflow")
+    return result_of(PROGRAM, **ENGINES["tensorflow"])
 
 
 def _assert_trained_as_one(result: dict) -> None:
@@ -38,7 +27,7 @@ def _assert_trained_as_one(result: dict) -> None:
 
 
 def test_two_devices_train_as_one():
-    _assert_trained_as_one(_result("tensorflow", "quick"))
+    _assert_trained_as_one(result_of(PROGRAM, "quick", **ENGINES["tensorflow"]))
 
 
 @pytest.mark.weekly

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import damage_record, write_picture
+from helpers import assert_equal_arrays, damage_record, write_picture
 from refusals import refused
 
 from lambdanet import cli, configs
@@ -279,8 +279,7 @@ def test_batches_have_the_share_of_pseudo_labels(labeled, own):
     first, second = (set(seen[begin : begin + 12]) for begin in (0, 12))
     assert first == second
     for left, right in zip(dataset.train(5), batches[5:], strict=True):
-        for a, b in zip(left, right, strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_equal_arrays(left, right)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import socket
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from helpers import noise, write_picture
+from helpers import assert_equal_arrays, noise, write_picture
 from picture_sources import LEVELS, RECIPE, numbers, write_tfds
 from refusals import refused
 from sklearn import datasets
@@ -124,8 +124,7 @@ def test_repeated_augmentation_has_copies_in_a_row(grays, shard):
 
 def _assert_equal(left, right):
     for fields, others in zip(left, right, strict=True):
-        for field, other in zip(fields, others, strict=True):
-            np.testing.assert_array_equal(field, other)
+        assert_equal_arrays(fields, others)
 
 
 def test_copies_differ_and_resume(grays):

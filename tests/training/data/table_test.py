@@ -6,10 +6,9 @@ import dataclasses
 import itertools
 import shutil
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import write_picture
+from helpers import assert_equal_arrays, write_picture
 from picture_sources import LEVELS, RECIPE
 from pyarrow import parquet
 from refusals import refused
@@ -63,9 +62,8 @@ def test_table_reads_what_class_folders_do(pictures, tmp_path):
         (folders.train(), table.train()),
         (folders.eval(), table.eval()),
     ]:
-        for (x, y), (images, labels) in zip(expected, got, strict=True):
-            np.testing.assert_array_equal(images, x)
-            np.testing.assert_array_equal(labels, y)
+        for batch, other in zip(got, expected, strict=True):
+            assert_equal_arrays(batch, other)
 
 
 def test_parquet_equals_csv(pictures, tmp_path):

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import assert_equal_arrays
 from refusals import refused
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -208,8 +209,7 @@ def test_evaluation_uses_averages_and_training_weights(tmp_path):
     resumed = _Run(tmp_path / "run", use_ema=True)
     resumed.checkpoints.restore()
     for model in (run.model, resumed.model):
-        for got, weight in zip(model.get_weights(), weights[-1], strict=True):
-            np.testing.assert_allclose(got, weight, rtol=1e-5)
+        assert_equal_arrays(model.get_weights(), weights[-1], rtol=1e-5)
     run.model.set_weights(averages)
     loss = float(run.history()[-1]["val_loss"])
     assert loss == pytest.approx(run.evaluate()[0], abs=1e-5)

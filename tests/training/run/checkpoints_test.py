@@ -4,6 +4,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers import assert_equal_arrays
 from refusals import refused
 
 from lambdanet.training.run.checkpoints import BestEpoch, Checkpoints
@@ -40,11 +41,6 @@ def _values(checkpoints):
     return [np.array(variable) for variable in variables]
 
 
-def _assert_equal(left, right):
-    for a, b in zip(left, right, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.fixture
 def two(tmp_path):
     """A folder with the checkpoints of steps 1 and 2, and the values of the first."""
@@ -66,7 +62,7 @@ def test_restore_recovers_all_variables(tmp_path, optimizer, policy):
     saved.save(7)
     again = _checkpoints(tmp_path, optimizer, policy=policy)
     assert again.restore() == 7
-    _assert_equal(_values(again), _values(saved))
+    assert_equal_arrays(_values(again), _values(saved))
     assert int(again.optimizer.iterations) == 3
 
 
@@ -82,7 +78,7 @@ def test_earlier_checkpoint_has_no_averages_of_statistics(two):
     assert checkpoints.restore() == 2
     for weight, average in checkpoints.averages:
         kept = arrays[f"model/{weight.path}"]
-        _assert_equal([average], [arrays.get(f"average/{weight.path}", kept)])
+        assert_equal_arrays([average], [arrays.get(f"average/{weight.path}", kept)])
 
 
 def test_newest_three_are_kept(tmp_path):
@@ -116,7 +112,7 @@ def test_damaged_checkpoint_falls_back_to_previous(two, capsys, damage):
     newest.write_bytes(damage(newest.read_bytes()))
     checkpoints = _checkpoints(path)
     assert checkpoints.restore() == 1
-    _assert_equal(_values(checkpoints), values)
+    assert_equal_arrays(_values(checkpoints), values)
     said = capsys.readouterr().out
     assert said.count("\n") == 1
     assert f"{newest} is damaged" in said
@@ -143,7 +139,7 @@ def test_checkpoint_of_other_model_is_rejected(two, changes, message):
     before = _values(checkpoints)
     with refused(message):
         checkpoints.restore()
-    _assert_equal(_values(checkpoints), before)
+    assert_equal_arrays(_values(checkpoints), before)
 
 
 def test_all_finite_detects_nonfinite_moments(tmp_path):

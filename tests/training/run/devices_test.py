@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training on two devices, with several steps per execution, and deterministically."""
 
-import json
-import subprocess
 import types
 
 import keras
 import pytest
-from helpers import program
+from processes import result_of
 from refusals import refused
 
 from lambdanet import configs
@@ -43,11 +41,7 @@ def test_several_steps_per_call_need_one_device():
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     """The results of the program, which it prints last."""
-    folder = tmp_path_factory.mktemp("runs")
-    command = program("train_on_two_devices.py", folder)
-    done = subprocess.run(**command, capture_output=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return result_of("train_on_two_devices.py", tmp_path_factory.mktemp("runs"))
 
 
 @pytest.mark.slow

@@ -6,9 +6,8 @@ import resource
 import signal
 import subprocess
 
-import numpy as np
 import pytest
-from helpers import program
+from helpers import assert_equal_arrays, program
 from programs.small_model import small_model
 from training_runs import (
     SHORT,
@@ -143,8 +142,7 @@ def test_best_epoch_is_kept_and_patience_ends_run(
     assert result["best_val_accuracy"] == 0.5
     # Of 32 held-out images.
     assert all(value * 32 == round(value * 32) for value in seen)
-    for got, wanted in zip(weights(tmp_path), trained[3], strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    assert_equal_arrays(weights(tmp_path), trained[3])
     assert "finished already" not in capsys.readouterr().out
     assert train(recipe, tmp_path, data_dir)["epoch"] == 5
     assert "finished already" in capsys.readouterr().out

@@ -4,8 +4,8 @@
 import dataclasses
 import os
 
-import numpy as np
 import pytest
+from helpers import assert_equal_arrays
 from refusals import refused
 
 from lambdanet import configs, files
@@ -182,12 +182,12 @@ def test_trained_model_has_averages_if_there_are_any(tmp_path, one_block, ema_de
     model = build_model(recipe)
     checkpoints = Checkpoints(path / "checkpoints", model, build_optimizer(recipe, 10))
     begin = model.get_weights()
-    model.set_weights([weight + 1 for weight in begin])
+    end = [weight + 1 for weight in begin]
+    model.set_weights(end)
     checkpoints.save(2)  # the averages are those of the beginning
     loaded, found = model_dir.load_trained_model(path)
     assert found == recipe
-    for variable, weight in zip(loaded.weights, begin, strict=True):
-        np.testing.assert_array_equal(variable, weight if ema_decay else weight + 1)
+    assert_equal_arrays(loaded.weights, begin if ema_decay else end)
 
     other = dataclasses.replace(recipe, model_options={"key_dim": 4})
     model_dir.claim(tmp_path / "other", other)

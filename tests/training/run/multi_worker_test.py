@@ -5,12 +5,11 @@ import dataclasses
 import json
 import re
 import signal
-import subprocess
 
 import keras
 import pytest
 import tensorflow as tf
-from helpers import program
+from processes import result_of
 from programs.small_model import small_model
 from refusals import refused
 
@@ -49,10 +48,7 @@ def ended(folder):
     Dataset.open(RECIPE, str(folder)).num_examples(RECIPE.train_split)
     words = [f"--set={name}={value}" for name, value in SETTINGS.items()]
     words += ["--distribute=multi_worker", "--save_every=3"]
-    command = program("train_two_workers.py", folder, json.dumps(SIGNALS), *words)
-    done = subprocess.run(**command, capture_output=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return result_of("train_two_workers.py", folder, json.dumps(SIGNALS), *words)
 
 
 def _log(folder, time, worker):

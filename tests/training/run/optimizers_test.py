@@ -6,6 +6,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+from helpers import assert_equal_arrays
 
 from lambdanet import configs
 from lambdanet.configs import recipe_values
@@ -91,8 +92,8 @@ def test_lamb_equals_timm(timm):
         lamb.step()
     settings = {"learning_rate": 0.01, "weight_decay": 0.02, "clip_norm": 1.0}
     got = _step(3, optimizer="lamb", **settings)
-    for a, b in zip(got, weights, strict=True):
-        np.testing.assert_allclose(a, b.detach().numpy(), rtol=1e-5, atol=1e-6)
+    expected = [weight.detach().numpy() for weight in weights]
+    assert_equal_arrays(got, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lion"])
@@ -102,8 +103,7 @@ def test_steps_decay_kernels_only(optimizer):
     decayed, *others_too = _step(**settings, weight_decay=0.5)
     kernel = _weights()[0]
     np.testing.assert_allclose(plain - decayed, 0.1 * 0.5 * kernel, atol=1e-6)
-    for a, b in zip(others, others_too, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal_arrays(others, others_too)
 
 
 @EVERY_OPTIMIZER

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, randomize_normalizations
+from helpers import assert_equal_arrays, images, randomize_normalizations
 from refusals import refused
 
 from lambdanet import configs
@@ -40,11 +40,6 @@ def _train(recipe, model, batches, labels):
     return [*model.get_weights(), *(np.array(list(log.values())) for log in logs)]
 
 
-def _assert_close(left, right):
-    for a, b in zip(left, right, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_accumulated_gradients_equal_large_batch(optimizer):
     """Also where the size of the images changes, as with `sizes`."""
@@ -57,7 +52,7 @@ def test_accumulated_gradients_equal_large_batch(optimizer):
         )
         keras.utils.set_random_seed(0)
         states.append(_train(recipe, _network(), batches, labels))
-    _assert_close(*states)
+    assert_equal_arrays(*states, rtol=1e-5, atol=1e-6)
 
 
 def test_parts_of_batch_have_different_dropout():
@@ -95,7 +90,7 @@ def test_rematerialized_blocks_train_as_plain_ones(two_blocks):
         model = build.build_model(recipe)
         randomize_normalizations(model)
         states.append(_train(recipe, model, batches, np.arange(8)))
-    _assert_close(*states)
+    assert_equal_arrays(*states, rtol=1e-5, atol=1e-6)
 
 
 def test_rematerialized_blocks_are_computed_twice():

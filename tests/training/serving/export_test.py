@@ -4,14 +4,13 @@
 import contextlib
 import io
 import json
-import subprocess
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import noise, program, randomize_normalizations
-from PIL import Image
+from helpers import assert_equal_arrays, noise, randomize_normalizations
+from processes import output_of
 from refusals import refused
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
@@ -119,16 +118,15 @@ def tiny_served(tiny_weights, tmp_path_factory):
 
 @pytest.mark.slow
 def test_process_without_lambdanet_computes_the_same(
-    tiny_weights, tiny_served, tmp_path
+    tiny_weights, tiny_served, tmp_path, monkeypatch
 ):
+    monkeypatch.chdir(tmp_path)
     images = {
         "one": noise(1, 24, 24, 3),
         "dark": noise(2, 300, 200, 3) // 4,
     }
     np.savez(tiny_served / "images.npz", **images)
-    command = program("serve_without_keras.py", tiny_served)
-    done = subprocess.run(**command, cwd=tmp_path, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    shown = output_of("serve_without_keras.py", tiny_served)
 
     results = np.load(tiny_served / "results.npz")
     prepare, expected = Preprocessing(SIZE, MEAN, STD, CROP, BICUBIC), {}
@@ -143,7 +141,7 @@ def test_process_without_lambdanet_computes_the_same(
     np.testing.assert_allclose(
         results["top_probabilities"], -np.sort(-firsts)[:, :5], atol=1e-5
     )
-    assert [names[0] for names in json.loads(done.stdout)] == [
+    assert [names[0] for names in json.loads(shown)] == [
         NAMES[index] for index in firsts.argmax(-1)
     ]
 
@@ -208,8 +206,7 @@ def test_float32_keeps_partly_frozen_layers():
     model = keras.Sequential([keras.Input([4, 3]), layer])
     layer.forward_layer.trainable = False
     copies = in_float32(model).layers[0].forward_layer.weights
-    for weight, copied in zip(layer.forward_layer.weights, copies, strict=True):
-        np.testing.assert_array_equal(weight, copied)
+    assert_equal_arrays(layer.forward_layer.weights, copies)
 
 
 def test_model_of_gray_images(tmp_path):
@@ -333,26 +330,6 @@ def test_wrong_arguments_are_refused(tmp_path, options, message):
     with refused(message):
         export_small(tmp_path / "served", model, **options)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_export_weights_preprocesses_as_pillow(tiny_weights, tiny_served):
-    served = tf.saved_model.load(str(tiny_served / "served"))
-    assert [name.decode() for name in served.class_names().numpy()] == NAMES
-    picture = noise(40, 52, 3)
-    image = (
-        Image.fromarray(picture)
-        .resize((33, 26), Image.Resampling.BICUBIC)
-        .crop((4, 1, 28, 25))
-    )
-    # 26 = 24 / 0.9, and 33 = 26 * 52 / 40
-    prepared = (np.asarray(image, np.float32) / 255 - MEAN) / STD
-    outputs = served.signatures["serving_default"](
-        images=tf.constant(picture[np.newaxis])
-    )
-    expected = tf.nn.softmax(
-        tiny_weights[0](prepared[np.newaxis].astype(np.float32), training=False)
-    )
-    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
 
 def test_weights_without_metadata_are_rejected(tiny_weights, tmp_path):
