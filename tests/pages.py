@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the commands on the pages of the documentation."""
 
+import configparser
 import re
 import shlex
-from pathlib import Path
 
 from programs.run_page import BLOCK
+from source_tree import ROOT
 
-ROOT = Path(__file__).parents[1]
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
 WRITTEN = ("docs/*.md", "docs/*/*.md")  # generated pages are deeper
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()

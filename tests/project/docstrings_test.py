@@ -21,25 +21,19 @@ from lambdanet.training.run import build
 
 # Programs, which take long: they train, measure, compile or write models. Their own tests run them.
 PROGRAMS = {
-    *(
-        f"serving.export:{name}"
-        for name in ("export", "export_saved_model", "export_weights")
-    ),
-    *(f"serving.export_runtimes:{name}" for name in ("export", "export_weights")),
-    "serving.predict:predict",
-    *(
-        "run.loop:train",
-        "evaluate:evaluate",
-        "convert:convert",
-        "beam.pseudo_labels:pseudo_label",
-        "beam.predict:predict_files",
-    ),
-}
-PROGRAMS = {f"lambdanet.training.{name}" for name in PROGRAMS}
-PROGRAMS |= {
-    f"lambdanet.tpu_estimates.{name}" for name in ("check:tpu_check", "hlo:parse")
-}
-PROGRAMS |= {
+    "lambdanet.training.serving.export:export",
+    "lambdanet.training.serving.export:export_saved_model",
+    "lambdanet.training.serving.export:export_weights",
+    "lambdanet.training.serving.export_runtimes:export",
+    "lambdanet.training.serving.export_runtimes:export_weights",
+    "lambdanet.training.serving.predict:predict",
+    "lambdanet.training.run.loop:train",
+    "lambdanet.training.evaluate:evaluate",
+    "lambdanet.training.convert:convert",
+    "lambdanet.training.beam.pseudo_labels:pseudo_label",
+    "lambdanet.training.beam.predict:predict_files",
+    "lambdanet.tpu_estimates.check:tpu_check",
+    "lambdanet.tpu_estimates.hlo:parse",
     "lambdanet.tpu_estimates.largest_batch:largest_batch",
     "lambdanet.tpu_estimates.steps:recipe_step",
     "benchmarks.layers:benchmark_layers",

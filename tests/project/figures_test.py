@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The drawings, tables and citation of the README and the documentation are current."""
 
-import configparser
 import csv
 import re
 import runpy
@@ -12,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from pages import PAGES
+from pages import PAGES, SETUP
+from source_tree import ROOT
 
 import lambdanet
 from lambdanet.which_keras import BACKENDS
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIGURES = ROOT / "docs" / "figures"
 # Drawings that no program writes any more.
@@ -115,17 +114,15 @@ def test_detection_accuracy_is_that_of_the_results():
 
 
 def test_badges_are_true():
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
     badges = README.splitlines()[2]
     python, _, first, last = re.findall(r"(?:-|_to_)(\d\.\d\d)", badges)
-    assert python == config["options"]["python_requires"].removeprefix(">=")
+    assert python == SETUP["options"]["python_requires"].removeprefix(">=")
     after_last = f"2.{int(last.removeprefix('2.')) + 1}"
-    extras = config["options.extras_require"]
+    extras = SETUP["options.extras_require"]
     assert f"tensorflow >= {first}, < {after_last}" in extras["tensorflow"]
     keras, backends = re.search(r"!\[Keras (\d) on (.*?)\]", badges).groups()
     assert re.search(
-        rf"^keras >= {keras}\.", config["options"]["install_requires"], re.MULTILINE
+        rf"^keras >= {keras}\.", SETUP["options"]["install_requires"], re.MULTILINE
     )
     assert (
         {name.lower() for name in re.findall(r"\w+", backends)} - {"and"}
@@ -134,7 +131,7 @@ def test_badges_are_true():
     )
     assert (
         "badge/license-Apache--2.0" in README
-        and config["metadata"]["license_expression"] == "Apache-2.0"
+        and SETUP["metadata"]["license_expression"] == "Apache-2.0"
     )
 
 
@@ -150,11 +147,9 @@ def test_every_dependency_has_a_reason():
     page = (ROOT / "docs" / "explanation" / "dependencies.md").read_text(
         encoding="utf-8"
     )
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
     extras = {
-        "": config["options"]["install_requires"],
-        **config["options.extras_require"],
+        "": SETUP["options"]["install_requires"],
+        **SETUP["options.extras_require"],
     }
     for extra, text in extras.items():
         rows = (

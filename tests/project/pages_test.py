@@ -8,13 +8,12 @@ An expression with a literal as its comment has that value, where `...` stands f
 A block of `text` right after one of `python` is what that prints.
 """
 
-import configparser
 import importlib
 import re
 
 import pytest
 from engines import xla_flags
-from pages import PAGES, commands_of, lines_of
+from pages import PAGES, SETUP, commands_of, lines_of
 from processes import output_of
 from programs.run_page import KERAS_3, programs, run_page
 from source_tree import ROOT
@@ -120,13 +119,12 @@ def test_commands_parse(page):
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_targets_and_extras_exist(page):
     """`make TARGET` is in the Makefile, and `pip install '.[EXTRA]'` in setup.cfg."""
-    makefile, setup = (ROOT / "Makefile").read_text(), configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
+    makefile = (ROOT / "Makefile").read_text()
     for line in lines_of(PAGES[page]):
         for target in re.findall(r"^\s*make ([\w-]+)", line):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
         for extras in re.findall(r"pip install .*\.\[([\w,-]+)\]", line):
-            assert set(extras.split(",")) <= set(setup["options.extras_require"]), (
+            assert set(extras.split(",")) <= set(SETUP["options.extras_require"]), (
                 extras
             )
 
@@ -146,9 +144,7 @@ EXTRAS = {
     "page", sorted(name for name in PAGES if name.startswith("docs/how-to/"))
 )
 def test_a_guide_names_the_extras_of_itscommands_of(page):
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    extras = setup["options.extras_require"]
+    extras = SETUP["options.extras_require"]
     named = set(",".join(re.findall(r"\[([\w,-]+)\]", PAGES[page])).split(",")) & set(
         extras
     )
