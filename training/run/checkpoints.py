@@ -57,6 +57,7 @@ class Checkpoints:
       sums: the sums of the metrics since the start of the epoch, float32 [4]; 0 once it is evaluated.
 
     Example:
+      >>> from lambdanet.training.run.optimizers import with_options
       >>> optimizer = with_options(keras.optimizers.SGD)()
       >>> checkpoints = Checkpoints("checkpoints", model, optimizer)
       >>> checkpoints.save(step=1)
