@@ -53,5 +53,5 @@ def case_of(name):
     layer = lambdanet.LambdaLayer(8, **{"scope": 5, "causal": True, **options})
     layer.build(shape)
     randomize(layer)
-    x = images(*shape).astype("float32")
+    x = images(*shape)
     return layer, x, axis

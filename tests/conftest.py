@@ -173,6 +173,14 @@ def quick_graphs():
     trace_quickly(False)
 
 
+@pytest.fixture
+def double_precision():
+    from lambdanet.backend import compat
+
+    with compat.dtype_policy("float64"):
+        yield
+
+
 @pytest.fixture(scope="session")
 def timm():
     """The module timm, for comparisons; the extra `timm` installs it."""

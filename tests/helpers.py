@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from engines import ENGINES, xla_flags  # noqa: F401
@@ -57,6 +58,18 @@ def assert_equal_arrays(
         np.testing.assert_allclose(a, b, rtol, atol, err_msg=f"array {number}")
 
 
+def assert_near(found: Any, expected: Any, tolerance: float) -> None:
+    """Asserts that numbers differ by at most a share of the largest one."""
+    atol = tolerance * np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+
+
+def reloaded(model: Any, folder: Path) -> Any:
+    """Saves a model, and returns what Keras loads."""
+    model.save(folder / "model.keras")
+    return keras.models.load_model(folder / "model.keras")
+
+
 def relative_error(x: Any, expected: Any) -> float:
     """Returns the norm of the difference, relative to the norm of the expected values, in float64."""
     x, expected = (np.asarray(tf.cast(array, tf.float64)) for array in (x, expected))
@@ -76,8 +89,12 @@ def product_error(dtype: str) -> float:
     )
 
 
-def randomize_normalizations(model: Any) -> None:
-    """Draws scales, shifts and statistics, so that no branch is zero and the outputs depend on the images."""
+def randomize_normalizations(model: Any) -> Any:
+    """Draws scales, shifts and statistics, so that no branch is zero and the outputs depend on the images.
+
+    Returns:
+      The model.
+    """
     random = np.random.default_rng(0)
     limits = {
         "gamma": (0.5, 1.5),
@@ -89,6 +106,7 @@ def randomize_normalizations(model: Any) -> None:
         for kind, (low, high) in limits.items():
             if variable.name.removesuffix(":0").endswith(kind):
                 variable.assign(random.uniform(low, high, variable.shape))
+    return model
 
 
 def damage_record(path: Path, number: int, byte: int = 12) -> None:

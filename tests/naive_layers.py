@@ -14,7 +14,7 @@ from lambdanet.layers.argument_checks import axis_of_causal
 
 
 def images(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape)
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def weights_by_name(layer):

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import program
-from naive_layers import images, randomize
+from naive_layers import embeddings_of, images, normalized, randomize
 from refusals import refused
 
 import lambdanet
 from lambdanet.explain import implied_attention, position_pictures
 from lambdanet.layers.lambda_layer import LambdaLayer
-from lambdanet.ops import reference
 
 TOLERANCE = 1e-5
 
@@ -43,7 +42,7 @@ def test_maps_after_a_state_leave_the_past_outside(name):
 )
 def test_maps_of_padded_sequences(options):
     layer = LambdaLayer(8, num_heads=2, key_dim=3, **{"scope": 5, **options})
-    x = images(2, 12, 6).astype(np.float32)
+    x = images(2, 12, 6)
     visible = np.arange(12) < [[8], [12]]
     outputs = layer(x, padding_mask=visible)
     found = implied_attention(layer, x, padding_mask=visible)
@@ -53,7 +52,7 @@ def test_maps_of_padded_sequences(options):
 
 def test_maps_of_another_context_with_a_mask_for_each_example():
     layer = LambdaLayer(8, scope=5, key_dim=3)
-    x, context = (images(2, n, 6, seed=n).astype(np.float32) for n in (4, 7))
+    x, context = (images(2, n, 6, seed=n) for n in (4, 7))
     mask = np.random.default_rng(0).integers(0, 2, [2, 4, 7])
     outputs = layer(x, context=context, mask=mask)
     found = implied_attention(layer, x, [3, 1], context=context, mask=mask)
@@ -69,30 +68,27 @@ def test_maps_equal_the_equations_of_the_paper(causal):
     layer = LambdaLayer(8, 2, 3, scope=3, strides=(1, 2), causal=causal)
     layer.build([2, 4, 5, 6])
     randomize(layer)
-    x = tf.constant(images(2, 4, 5, 6), tf.float32)
+    x = tf.constant(images(2, 4, 5, 6))
     parts = layer.project(x, training=False)
     queries = tf.reshape(parts.queries[0], [2, 12, 2, 3])
-    keys = tf.reshape(parts.keys[0], [2, 20, 3])
-    axis = layer.causal_axis
-    table = layer.position.table[..., np.newaxis]
-    embeddings = reference.gather_embeddings(table, [4, 3], [4, 5], (1, 2), 1, axis)
+    keys = tf.reshape(parts.keys[0], [2, 20, 3, 1])
     content, position, *_ = implied_attention(layer, x)
-    expected = tf.einsum("bnhk,nmk->bhnm", queries, embeddings[..., 0])
-    np.testing.assert_allclose(position, expected, atol=TOLERANCE)
-    for n in range(12):
-        visible = np.ones(20, bool)
+    for n, (row, column) in enumerate(np.ndindex(4, 3)):
+        visible = np.ones([2, 20], bool)
         if causal:
-            visible = reference.causal_mask([4, 3], [4, 5], 0, (1, 2))[n].numpy()
-        weights = tf.nn.softmax(keys.numpy()[:, visible], axis=1)
-        expected = tf.einsum("bhk,bmk->bhm", queries[:, n], weights)
-        np.testing.assert_allclose(
-            np.asarray(content)[:, :, n, visible], expected, atol=TOLERANCE
-        )
-        assert not np.asarray(content)[:, :, n, ~visible].any()
+            visible[:, 5 * (row + 1) :] = False
+        start = row, 2 * column
+        embeddings = embeddings_of(layer, 0, n, start, (4, 5), layer.causal_axis)
+        weights = normalized(keys, visible, layer)
+        expected = tf.einsum("bhk,mku->bhm", queries[:, n], embeddings)
+        np.testing.assert_allclose(position[:, :, n], expected, atol=TOLERANCE)
+        expected = tf.einsum("bhk,bmku->bhm", queries[:, n], weights)
+        np.testing.assert_allclose(content[:, :, n], expected, atol=TOLERANCE)
+        assert not np.asarray(content)[:, :, n, ~visible[0]].any()
 
 
 def test_weights_of_attention_add_up_to_one():
-    x = images(1, 7, 6, 8).astype(np.float32)
+    x = images(1, 7, 6, 8)
     for layer in (
         lambdanet.GlobalAttention(8, 2),
         lambdanet.AxialAttention(8, 2),
@@ -112,7 +108,7 @@ def test_weights_of_attention_add_up_to_one():
 
 def test_queries_are_numbers_or_coordinates():
     layer = LambdaLayer(8, scope=3, strides=(1, 2))
-    x = images(1, 4, 5, 8).astype(np.float32)
+    x = images(1, 4, 5, 8)
     by_number = implied_attention(layer, x, [7, np.int64(2)])
     by_place = implied_attention(layer, x, [(2, 1), np.array([0, 2])])
     np.testing.assert_array_equal(by_number.total, by_place.total)
@@ -127,7 +123,7 @@ def test_pictures_of_positions():
     np.testing.assert_array_equal(pictures[6 + 2 * 1 + 1], table[1, :, :, 1, 1])
 
 
-IMAGE = images(1, 4, 4, 8).astype(np.float32)
+IMAGE = images(1, 4, 4, 8)
 
 
 @pytest.mark.parametrize(

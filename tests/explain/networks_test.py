@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import randomize_normalizations
-from programs.run_on_engine import images
+from programs.run_on_engine import images, numpy
 from refusals import refused
 from small_models import small_model
 
@@ -24,10 +24,6 @@ pytestmark = [
 ]
 
 SMALL = images(2, 16, 16, 3)
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
 
 
 @pytest.fixture(scope="module")

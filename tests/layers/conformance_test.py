@@ -10,16 +10,17 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, product_error, relative_error, with_gradients
+from helpers import images, product_error, relative_error, reloaded, with_gradients
 from layer_table import LAYERS as TABLE
+from refusals import refused
 
 import lambdanet
+from lambdanet import LambdaLayer
 from lambdanet.backend import compat, keras
-from lambdanet.errors import InputError
 
 LAYERS = {
     **TABLE,
-    "LambdaLayer_causal": partial(lambdanet.LambdaLayer, 8, scope=5, causal="time"),
+    "LambdaLayer_causal": partial(LambdaLayer, 8, scope=5, causal="time"),
 }
 
 
@@ -56,8 +57,8 @@ def test_declared_outputs_of_pairs_and_strides_equal_traced_ones():
     x = keras.Input([None, 7, 8])
     pair = lambdanet.PooledBatchNormalization(dtype="mixed_bfloat16")(x)
     layers = (
-        lambdanet.LambdaLayer(12, scope=3, strides=2),
-        lambdanet.LambdaLayer(12, scope=3, strides=2, pool_size=3),
+        LambdaLayer(12, scope=3, strides=2),
+        LambdaLayer(12, scope=3, strides=2, pool_size=3),
         lambdanet.HaloAttention(4, 2, 4, strides=2),
         lambdanet.CenteredMaxPooling2D(3, 2),
     )
@@ -75,7 +76,7 @@ def test_declared_outputs_of_pairs_and_strides_equal_traced_ones():
 
 
 def test_config_of_a_subclass_has_the_arguments_of_its_base():
-    class Narrow(lambdanet.LambdaLayer):
+    class Narrow(LambdaLayer):
         def __init__(self, width=4, **kwargs):
             super().__init__(scope=width + 1, **kwargs)
 
@@ -85,7 +86,7 @@ def test_config_of_a_subclass_has_the_arguments_of_its_base():
     ):
         layer.get_config()
     layer.width = 4
-    expected = lambdanet.LambdaLayer(8, scope=5, multi_head=True).get_config()
+    expected = LambdaLayer(8, scope=5, multi_head=True).get_config()
     assert {**layer.get_config(), "name": None} == {
         **expected,
         "width": 4,
@@ -95,11 +96,8 @@ def test_config_of_a_subclass_has_the_arguments_of_its_base():
 
 def test_a_map_of_size_0_is_rejected(make):
     for shape in ([2, 0, 5, 8], [2, 6, 0, 8]):
-        with pytest.raises(
-            InputError, match="each side of a map must be at least 1, got"
-        ) as error:
+        with refused("each side of a map must be at least 1, got"):
             make()(tf.zeros(shape))
-        assert "\n" not in str(error.value)
 
 
 def test_integers_of_numpy_are_python_integers_in_the_config(make):
@@ -178,10 +176,8 @@ def test_save_and_load(tmp_path):
     """All layers in one model, whose file takes a second."""
     inputs = keras.Input([None, None, 8])
     model = keras.Model(inputs, {name: make()(inputs) for name, make in LAYERS.items()})
-    model.save(tmp_path / "layers.keras")
-    loaded = keras.models.load_model(tmp_path / "layers.keras")
     x = images(2, 6, 5, 8)
-    outputs = loaded(x)
+    outputs = reloaded(model, tmp_path)(x)
     for name, expected in model(x).items():
         np.testing.assert_allclose(outputs[name], expected, atol=1e-5, err_msg=name)
 
@@ -208,28 +204,12 @@ def test_saved_model(names, tmp_path):
 def layers_that_share_a_table():
     """Returns two layers, of which the second has the table of the first."""
     inputs = keras.Input([6, 6, 8])
-    first = lambdanet.LambdaLayer(8, scope=5, name="first")
+    first = LambdaLayer(8, scope=5, name="first")
     x = first(inputs)
-    outputs = lambdanet.LambdaLayer(8, position=first.position, name="second")(x)
+    outputs = LambdaLayer(8, position=first.position, name="second")(x)
     model = keras.Model(inputs, outputs)
     assert sum("table" in weight.name for weight in model.trainable_weights) == 1
     return model
-
-
-def assert_shared(copy, model):
-    assert copy.count_params() == model.count_params()
-    first, second = (copy.get_layer(name).position for name in ("first", "second"))
-    assert first is second and first is not model.get_layer("first").position
-
-
-def test_a_shared_table_is_shared_in_a_loaded_model(tmp_path):
-    model = layers_that_share_a_table()
-    model.save(tmp_path / "shared.keras")
-    loaded = keras.models.load_model(tmp_path / "shared.keras")
-    assert_shared(loaded, model)
-    np.testing.assert_allclose(
-        loaded(images(1, 6, 6, 8)), model(images(1, 6, 6, 8)), atol=1e-5
-    )
 
 
 def test_a_copy_that_would_not_share_a_table_is_rejected():
@@ -241,11 +221,8 @@ def test_a_copy_that_would_not_share_a_table_is_rejected():
         lambda: keras.models.clone_model(model),
     ]
     for copy in copies:
-        with pytest.raises(
-            InputError, match="save the model as a .keras file and load that$"
-        ) as error:
+        with refused("save the model as a .keras file and load that$"):
             copy()
-        assert "\n" not in str(error.value)
-    layer = lambdanet.LambdaLayer(8, position=lambdanet.RelativePositionEmbedding())
+    layer = LambdaLayer(8, position=lambdanet.RelativePositionEmbedding())
     alone = keras.Sequential([keras.Input([None, None, 8]), layer])
     assert keras.models.clone_model(alone).count_params() == alone.count_params()

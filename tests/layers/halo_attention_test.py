@@ -10,6 +10,7 @@ from helpers import with_gradients
 from naive_layers import images, naive_attention, offsets_of, projected
 
 import lambdanet
+from lambdanet import HaloAttention
 from lambdanet.backend import device
 from lambdanet.ops.tpu import joint_logits
 
@@ -20,7 +21,7 @@ def test_local_attention_equals_the_loop_for_any_block(block_size, kind):
     layer = lambdanet.LocalAttention(8, num_heads=2, scope=3, block_size=block_size)
     x = images(2, 5, 6, 3)
     with device.assume(kind):
-        outputs = layer(x.astype(np.float32))
+        outputs = layer(x)
     expected = naive_attention(
         *projected(layer, x),
         offsets_of(layer, np.concatenate),
@@ -33,13 +34,11 @@ def test_local_attention_equals_the_loop_for_any_block(block_size, kind):
     ("layer", "kind"),
     [
         (
-            partial(lambdanet.HaloAttention, 8, 2, 4, 1, strides=2, positions="added"),
+            partial(HaloAttention, 8, 2, 4, 1, strides=2, positions="added"),
             "CPU",
         ),
         (
-            partial(
-                lambdanet.HaloAttention, 8, 2, 4, 1, strides=2, compact_offsets=True
-            ),
+            partial(HaloAttention, 8, 2, 4, 1, strides=2, compact_offsets=True),
             "TPU",
         ),
         (partial(lambdanet.LocalAttention, 8, 2, block_size=4), "CPU"),
@@ -62,7 +61,7 @@ def test_one_function_serves_every_size(layer, kind):
 
 @pytest.mark.parametrize("size", [16, None])
 def test_graph_has_no_patches_or_indexed_gradients(size):
-    layer = lambdanet.HaloAttention(8, num_heads=2, block_size=4, halo_size=3)
+    layer = HaloAttention(8, num_heads=2, block_size=4, halo_size=3)
 
     def gradients(x):
         with tf.GradientTape() as tape:
@@ -84,13 +83,13 @@ def test_graph_has_no_patches_or_indexed_gradients(size):
 @pytest.mark.parametrize(
     "layer",
     [
-        partial(lambdanet.HaloAttention, 64, 4),
-        partial(lambdanet.HaloAttention, 128, 8, mask_padding=False),
+        partial(HaloAttention, 64, 4),
+        partial(HaloAttention, 128, 8, mask_padding=False),
         partial(lambdanet.LocalAttention, 32, 4, scope=5),
-        partial(lambdanet.HaloAttention, 64, 4, strides=2),
-        partial(lambdanet.HaloAttention, 256, 8, 4, halo_size=1, mask_padding=False),
-        partial(lambdanet.HaloAttention, 128, 2, 12),
-        partial(lambdanet.HaloAttention, 160, 2),
+        partial(HaloAttention, 64, 4, strides=2),
+        partial(HaloAttention, 256, 8, 4, halo_size=1, mask_padding=False),
+        partial(HaloAttention, 128, 2, 12),
+        partial(HaloAttention, 160, 2),
     ],
     ids=[
         "one tile",
@@ -139,7 +138,7 @@ def test_heads_per_tile(sizes, heads):
 
 
 def test_static_sizes_stay_static():
-    layer = lambdanet.HaloAttention(8, num_heads=2, block_size=4, halo_size=3)
+    layer = HaloAttention(8, num_heads=2, block_size=4, halo_size=3)
     graph = (
         tf.function(layer).get_concrete_function(tf.TensorSpec([2, 10, 13, 6])).graph
     )

@@ -5,8 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_equal_with_gradients
-from naive_layers import images as numbers
+from helpers import assert_equal_with_gradients, images, reloaded
 
 import lambdanet
 from lambdanet.backend import compat, device
@@ -20,11 +19,8 @@ def test_one_pass_equals_the_definition_with_gradients():
         outputs = (x - mean) / tf.sqrt(variance + 1e-3) * gamma + beta
         return outputs, tf.reduce_mean(outputs, [1, 2])
 
-    inputs = (
-        tf.constant(2 + numbers(3, 4, 5, 6)),
-        tf.constant(numbers(6)),
-        tf.constant(numbers(6)),
-    )
+    arrays = 2 + images(3, 4, 5, 6), images(6), images(6)
+    inputs = [tf.cast(x, tf.float64) for x in arrays]
     assert_equal_with_gradients(
         lambda *x: normalize(*x, 1e-3)[:2], by_definition, inputs, 1e-9
     )
@@ -33,7 +29,7 @@ def test_one_pass_equals_the_definition_with_gradients():
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("training", [True, False])
 def test_training_step_on_a_tpu_equals_keras(dtype, training):
-    x = tf.constant(1 + numbers(8, 6, 5, 4), tf.float32)
+    x = 1 + images(8, 6, 5, 4)
     arguments = {
         "momentum": 0.8,
         "epsilon": 1e-5,
@@ -80,7 +76,7 @@ def test_each_normalization_of_a_model_trains_by_the_fused_kernel():
 
 
 def test_layers_without_one_pass_equal_keras():
-    x = tf.constant(1 + numbers(4, 3, 3, 2), tf.float32)
+    x = 1 + images(4, 3, 3, 2)
     frozen = lambdanet.PooledBatchNormalization()
     frozen.trainable = False
     with device.assume("TPU"):
@@ -96,7 +92,7 @@ def test_layers_without_one_pass_equal_keras():
 
 
 def test_squeeze_and_excitation_uses_given_means():
-    x = tf.constant(numbers(2, 5, 3, 8), tf.float32)
+    x = images(2, 5, 3, 8)
     layer = lambdanet.SqueezeExcite(0.5)
     expected = layer(x)
     np.testing.assert_allclose(
@@ -118,22 +114,18 @@ def norms_of(model):
 def test_synchronized_statistics_stay_in_a_loaded_model(tmp_path):
     options = {"num_classes": 4, "batch_norm": {"synchronized": True}}
     model = lambdanet.create_model("lambda_resnet_tiny", **options)
-    model.save(tmp_path / "model.keras")
-    copies = (
-        keras.models.load_model(tmp_path / "model.keras"),
-        keras.models.clone_model(model),
-    )
-    for copy in (model, *copies):
+    loaded = reloaded(model, tmp_path)
+    for copy in (model, loaded, keras.models.clone_model(model)):
         norms = norms_of(copy)
         assert len(norms) > 20 and all(norm.synchronized for norm in norms)
-    x = tf.constant(numbers(2, 32, 32, 3), tf.float32)
-    np.testing.assert_array_equal(copies[0](x), model(x))
+    x = images(2, 32, 32, 3)
+    np.testing.assert_array_equal(loaded(x), model(x))
     fast = lambdanet.for_inference(model)
     assert not norms_of(fast)
 
 
 def test_sequences_on_a_tpu_equal_keras():
-    x = tf.constant(1 + numbers(8, 6, 4), tf.float32)
+    x = 1 + images(8, 6, 4)
     with device.assume("TPU"):
         outputs = BatchNormalization(epsilon=1e-5)(x, training=True)
     expected = keras.layers.BatchNormalization(epsilon=1e-5)(x, training=True)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images
+from helpers import assert_near, images, reloaded
 from small_models import small_model
 
 import lambdanet
@@ -36,8 +36,7 @@ def test_features_of_images_of_any_size_and_channels(freed, name):
         for level, feature in model(tf.concat([x, x[::-1]], axis=0)).items():
             stride = 2 ** int(level)
             assert feature.shape[1:3] == (-(-height // stride), -(-width // stride))
-            scale = np.abs(feature).max()
-            np.testing.assert_allclose(feature[2:], feature[1::-1], atol=1e-4 * scale)
+            assert_near(feature[2:], feature[1::-1], 1e-4)
 
 
 def test_save_and_load_under_mixed_precision(tmp_path):
@@ -48,9 +47,7 @@ def test_save_and_load_under_mixed_precision(tmp_path):
     logits = model(x)
     assert logits.dtype == tf.float32 and np.all(np.isfinite(logits))
     assert "bfloat16" in {layer.compute_dtype for layer in model.layers}
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(loaded(x), logits, atol=1e-6)
+    np.testing.assert_allclose(reloaded(model, tmp_path)(x), logits, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +155,7 @@ def test_mobilenet_v2_is_that_of_keras_applications():
     )
     ours.set_weights(theirs.get_weights())
     x = images(2, 96, 96, 3)
-    expected = theirs(x).numpy()
-    np.testing.assert_allclose(ours(x), expected, atol=1e-4 * np.abs(expected).max())
+    assert_near(ours(x), theirs(x), 1e-4)
 
 
 def test_lambda_blocks_are_the_tenth_and_the_sixteenth():

@@ -7,11 +7,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, randomize_normalizations
+from helpers import assert_near, images, randomize_normalizations, reloaded
 from refusals import refused
 from small_models import small_model
 
 import lambdanet
+from lambdanet import LambdaLayer
 from lambdanet.backend import compat
 from lambdanet.models import unet
 from lambdanet.models.inflate import OverSlices
@@ -42,24 +43,13 @@ def assert_equal(model, volumes, size=(24, 32), slices=4):
         assert np.std(y) > 0
         if len(y.shape) == 4:
             y = tf.repeat(y[:, tf.newaxis], slices, axis=1)
-        np.testing.assert_allclose(z, y, rtol=0, atol=1e-5 * np.abs(y).max())
-
-
-def randomized(model):
-    randomize_normalizations(model)
-    return model
-
-
-@pytest.fixture
-def in_float64():
-    """Random normalizations let rounding errors grow beyond 1e-5 in float32."""
-    with compat.dtype_policy("float64"):
-        yield
+        assert_near(z, y, 1e-5)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_families_have_equal_outputs_on_equal_slices(name, in_float64):
-    model = randomized(small_model(name, 32))
+def test_families_have_equal_outputs_on_equal_slices(name, double_precision):
+    """In float32 random normalizations let rounding errors grow beyond 1e-5."""
+    model = randomize_normalizations(small_model(name, 32))
     volumes = lambdanet.inflate(model, scope=SCOPES.get(name, 1))
     assert_equal(model, volumes, (32, 32))
     assert volumes.input_shape == (None, None, 32, 32, 3)
@@ -67,7 +57,7 @@ def test_families_have_equal_outputs_on_equal_slices(name, in_float64):
 
 def layer_of(**options):
     x = keras.Input([7, 6, 3])
-    return keras.Model(x, lambdanet.LambdaLayer(8, num_heads=2, **options)(x))
+    return keras.Model(x, LambdaLayer(8, num_heads=2, **options)(x))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +95,7 @@ def test_what_a_scope_adds_begins_at_zero_and_is_trained():
     y = layers.ZeroPadding2D(1)(y)
     y = layers.Conv2D(4, 3, 2, padding="valid", name="valid")(y)
     y = layers.Conv2D(4, 1, name="point")(y)
-    y = lambdanet.LambdaLayer(4, num_heads=2, scope=3, name="lambda")(y)
+    y = LambdaLayer(4, num_heads=2, scope=3, name="lambda")(y)
     model = keras.Model(x, layers.Dense(2)(layers.GlobalMaxPooling2D()(y)))
     volumes = lambdanet.inflate(model, depth=4, scope=3)
     assert_equal(model, volumes, (8, 8))
@@ -122,32 +112,29 @@ def test_what_a_scope_adds_begins_at_zero_and_is_trained():
 
 
 def test_other_slices_change_the_outputs_and_order_needs_a_scope():
-    model = randomized(small_model("lambda_resnet_tiny", 16))
+    model = randomize_normalizations(small_model("lambda_resnet_tiny", 16))
     x = images(1, 4, 16, 16, 3)
     volumes = lambdanet.inflate(model)
     y = volumes(x)
     assert np.abs(y - model(x[:, 0])).max() > 1e-3 * np.abs(y).max()
     # With scope 1 the slices of a volume are a set.
-    tolerance = 1e-4 * np.abs(y).max()
-    np.testing.assert_allclose(volumes(x[:, ::-1]), y, atol=tolerance)
+    assert_near(volumes(x[:, ::-1]), y, 1e-4)
 
 
 @pytest.mark.slow
 def test_volumes_are_saved_and_folded(tmp_path):
-    model = randomized(small_model("lambda_resnet_tiny", 16))
+    model = randomize_normalizations(small_model("lambda_resnet_tiny", 16))
     volumes = lambdanet.inflate(model, 4, scope=3)
     x = images(2, 4, 16, 16, 3)
     y = volumes(x)
-    volumes.save(tmp_path / "volumes.keras")
-    loaded = keras.models.load_model(tmp_path / "volumes.keras")
-    np.testing.assert_array_equal(loaded(x), y)
+    np.testing.assert_array_equal(reloaded(volumes, tmp_path)(x), y)
     fast = lambdanet.for_inference(volumes)
-    np.testing.assert_allclose(fast(x), y, atol=1e-4 * np.abs(y).max())
+    assert_near(fast(x), y, 1e-4)
 
 
 def test_features_and_segmentation_keep_the_slices():
     model = small_model("lambda_resnet_tiny", features_only=True)
-    assert_equal(randomized(model), lambdanet.inflate(model))
+    assert_equal(randomize_normalizations(model), lambdanet.inflate(model))
     network = unet.UNet((4, 6), ("C", "C"), ("C",))
     model = unet.create_unet(network, 2, 3)
     volumes = lambdanet.inflate(model, scope=3)
@@ -172,17 +159,17 @@ X = keras.Input([8, 6, 3])
         (lambda: layers.Flatten(name="f")(X), "layer 'f' (Flatten) has no form for"),
         (lambda: ShiftedCopies(2)(X), "it is of an output stride"),
         (lambda: layers.GlobalAveragePooling2D()(X) + 1, "it is an operation, no lay"),
-        (lambda: lambdanet.LambdaLayer(8, causal="time")(X), "it is causal"),
+        (lambda: LambdaLayer(8, causal="time")(X), "it is causal"),
         (
-            lambda: lambdanet.LambdaLayer(8, key_normalization="l2")(X),
+            lambda: LambdaLayer(8, key_normalization="l2")(X),
             "its content grows with the number of slices",
         ),
         (
-            lambda: lambdanet.LambdaLayer(8, position="unstructured")(X),
+            lambda: LambdaLayer(8, position="unstructured")(X),
             "its positions are not relative",
         ),
         (
-            lambda: lambdanet.LambdaLayer(8)(X, mask=np.ones([48, 48])),
+            lambda: LambdaLayer(8)(X, mask=np.ones([48, 48])),
             "its call has other arguments",
         ),
         (

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks with an output stride: their finer maps beside those without one, shifts, files and errors."""
 
-import keras
 import numpy as np
 import pytest
-from helpers import images, randomize_normalizations
+from helpers import images, randomize_normalizations, reloaded
 from refusals import refused
 from small_models import small_model
 
@@ -16,8 +15,7 @@ from lambdanet.models.weights import weight_files
 def build(name, output_stride=32, **options):
     """A network of random statistics and gains, so that no block is the identity."""
     model = small_model(name, output_stride=output_stride, **options)
-    randomize_normalizations(model)
-    return model
+    return randomize_normalizations(model)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +76,7 @@ def test_files_and_the_form_for_inference(tmp_path):
     )
     np.testing.assert_array_equal(plain.get_weights()[5], model.get_weights()[5])
     x = images(2, 48, 40, 3)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded(x), model(x))
+    np.testing.assert_array_equal(reloaded(model, tmp_path)(x), model(x))
     folded = lambdanet.for_inference(model)
     np.testing.assert_allclose(folded(x), model(x), rtol=1e-4, atol=1e-4)
 

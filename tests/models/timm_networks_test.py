@@ -4,6 +4,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers import assert_near
 
 import lambdanet
 from lambdanet.models import complexity, zoo
@@ -131,9 +132,7 @@ def assert_equal(outputs, expected, tolerance):
     assert outputs.keys() == expected.keys()
     for key, values in expected.items():
         assert outputs[key].dtype == values.dtype
-        np.testing.assert_allclose(
-            outputs[key], values, rtol=0, atol=tolerance * np.abs(values).max()
-        )
+        assert_near(outputs[key], values, tolerance)
 
 
 @pytest.mark.parametrize(

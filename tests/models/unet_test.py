@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """U-Nets take any operation at any level and any size of input, and equal a plain loop over their levels."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, randomize_normalizations
+from helpers import assert_near, images, randomize_normalizations, reloaded
 from refusals import refused
 
 import lambdanet
@@ -127,8 +126,7 @@ def test_logits_equal_those_of_a_plain_loop():
     joined = np.concatenate([fine, wide[:, :5, :7]], axis=-1)
     last = operate(joined, "up0_1")
     expected = last @ weights["logits/kernel"] + weights["logits/bias"]
-    tolerance = 1e-5 * np.abs(expected).max()
-    np.testing.assert_allclose(model(x.astype("float32")), expected, atol=tolerance)
+    assert_near(model(x.astype("float32")), expected, 1e-5)
 
 
 def test_shifts_by_whole_strides_shift_the_logits():
@@ -160,8 +158,7 @@ def test_unets_are_saved_folded_and_exported(tmp_path):
     network, sizes = NETWORKS["maps"]
     model = unet.create_unet(network, 2, 2)
     randomize_normalizations(model)
-    model.save(tmp_path / "unet.keras")
-    loaded = keras.models.load_model(tmp_path / "unet.keras")
+    loaded = reloaded(model, tmp_path)
     fast = lambdanet.for_inference(model)
     fast.export(tmp_path / "saved", verbose=False)
     saved = tf.saved_model.load(tmp_path / "saved")
@@ -169,9 +166,8 @@ def test_unets_are_saved_folded_and_exported(tmp_path):
         x = images(2, *size, 2)
         y = model(x)
         np.testing.assert_array_equal(loaded(x), y)
-        tolerance = 1e-4 * np.abs(y).max()
-        np.testing.assert_allclose(fast(x), y, atol=tolerance)
-        np.testing.assert_allclose(saved.serve(x), y, atol=tolerance)
+        assert_near(fast(x), y, 1e-4)
+        assert_near(saved.serve(x), y, 1e-4)
 
 
 def test_half_precision_has_float32_logits():

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images
+from helpers import images, reloaded
 from refusals import refused
 from small_models import few_block_model, small_model
 
@@ -22,7 +22,7 @@ from lambdanet.models.weights import weight_files
 
 @pytest.fixture(scope="module")
 def tiny():
-    return lambdanet.create_model("lambda_resnet_tiny", num_classes=10)
+    return backbone(num_classes=10)
 
 
 def test_list_models_takes_patterns():
@@ -273,8 +273,10 @@ def test_layers_on_maps_of_one_size_share_their_positions(tmp_path):
         for block in ("c3_block2", "c4_block1", "c4_block2", "c5_block1")
     ]
     assert sides == dict(zip(names, (4, 4, 2, 2), strict=True))
-    model.save(tmp_path / "model.keras")
-    for shared in (model, keras.models.load_model(tmp_path / "model.keras")):
+    loaded = reloaded(model, tmp_path)
+    x = images(2, 32, 32, 3)
+    np.testing.assert_array_equal(loaded(x), model(x))
+    for shared in (model, loaded):
         a, b, c, d = (shared.get_layer(name).position for name in sides)
         assert a is b and c is d and b is not c
         assert sum("table" in weight.name for weight in shared.weights) == 2

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import with_gradients
+from refusals import refused
 
 from lambdanet.backend import device
-from lambdanet.errors import InputError
 from lambdanet.ops import kernels
 from lambdanet.ops.kernels import KERNELS
 from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes, TwoForms
@@ -169,9 +169,7 @@ def test_rates_of_the_environment(monkeypatch):
     assert device.cpu_speeds() == (device.Speed(1, 2, 3, 4), device.Speed(5, 6, 7, 8))
     for text in ("1,2", "1,2,3,4,5,6,7,x", "1,2,3,4,5,6,7,-8"):
         monkeypatch.setenv("LAMBDANET_CPU_RATES", text)
-        with pytest.raises(
-            InputError, match=f"LAMBDANET_CPU_RATES must be eight .*{text}"
-        ):
+        with refused(f"LAMBDANET_CPU_RATES must be eight .*{text}"):
             device.cpu_speeds()
 
 
@@ -203,7 +201,7 @@ def test_assume_sets_the_kind_of_device():
         raise RuntimeError("inside")
     assert device.kind() == here
     with (
-        pytest.raises(InputError, match="unknown kind of device 'NPU'; .*CPU"),
+        refused("unknown kind of device 'NPU'; .*CPU"),
         device.assume("NPU"),
     ):
         pass

@@ -4,6 +4,7 @@
 import keras
 import numpy as np
 import pytest
+from naive_layers import images
 from refusals import refused, unchanged
 
 import lambdanet
@@ -124,9 +125,8 @@ def check_equal(layer, x, expected):
     )
 
 
-def maps(size, seed=1):
-    random = np.random.default_rng(seed)
-    return random.normal(size=(2, *size, CHANNELS)).astype(np.float32)
+def maps(size):
+    return images(2, *size, CHANNELS, seed=1)
 
 
 def state_and_layer(case, **arguments):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weight files: round trips, and errors that change nothing."""
 
-import functools
 import json
 import re
+from functools import partial
 
 import keras
 import numpy as np
@@ -17,11 +17,12 @@ from lambdanet.models.unet import UNet
 from lambdanet.models.weights import tensor_files, weight_files
 
 NAME = "lambda_resnet_tiny"
+create = partial(lambdanet.create_model, NAME, num_classes=10)
 
 
 @pytest.fixture(scope="module")
 def model():
-    return lambdanet.create_model(NAME, num_classes=10)
+    return create()
 
 
 @pytest.fixture
@@ -39,14 +40,14 @@ def save(model, path):
 
 def refused(path, **arguments):
     with refusals.refused(".") as error:
-        lambdanet.create_model(NAME, weights=path, **{"num_classes": 10, **arguments})
+        create(weights=path, **arguments)
     return str(error.value)
 
 
 def test_file_has_weights_and_metadata(model, file):
     x = images(2, 32, 32, 3)
     for path in (file, str(file)):
-        same = lambdanet.create_model(NAME, num_classes=10, weights=path)
+        same = create(weights=path)
         np.testing.assert_allclose(same(x), model(x), atol=1e-6)
     metadata = tensor_files.metadata_of(file)
     assert len(metadata.pop("sha256")) == 64
@@ -81,7 +82,7 @@ def test_keras_weights_are_refused_and_read_by_keras(model, tmp_path):
     message = refused(path)
     assert "weights must be an existing .safetensors file" in message
     assert "load it by model.load_weights into a model of the same arch" in message
-    same = lambdanet.create_model(NAME, num_classes=10)
+    same = create()
     same.load_weights(path)
     for old, new in zip(model.get_weights(), same.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -107,7 +108,7 @@ def test_named_weights_in_the_cache(model, file, tmp_path, monkeypatch):
     assert "or the name of a set in" in refused("mine")
     (tmp_path / "home").mkdir(exist_ok=True)
     cached = file.rename(tmp_path / "home" / f"{NAME}.mine.safetensors")
-    same = lambdanet.create_model(NAME, num_classes=10, weights="mine")
+    same = create(weights="mine")
     np.testing.assert_array_equal(same.get_weights()[0], model.get_weights()[0])
     assert "got '../mine'" in refused("../mine")
     message = (
@@ -235,7 +236,7 @@ def test_global_tables_are_resized(tmp_path):
 def test_other_channels_take_weights_for_rgb(model, file):
     """A gray picture has the logits of three equal channels."""
     x = images(2, 32, 32, 3)
-    gray = lambdanet.create_model(NAME, num_classes=10, in_channels=1, weights=file)
+    gray = create(in_channels=1, weights=file)
     np.testing.assert_allclose(
         gray(x[..., :1]), model(np.repeat(x[..., :1], 3, -1)), atol=1e-5
     )
@@ -244,9 +245,9 @@ def test_other_channels_take_weights_for_rgb(model, file):
 @pytest.mark.parametrize(
     "build",
     [
-        functools.partial(lambdanet.create_model, NAME, 10, features_only=True),
-        functools.partial(lambdanet.create_unet, UNet((4, 8), ("C", "C"), ("C",))),
-        functools.partial(lambdanet.create_sequence_model, "lambda_resnet18_1d"),
+        partial(create, features_only=True),
+        partial(lambdanet.create_unet, UNet((4, 8), ("C", "C"), ("C",))),
+        partial(lambdanet.create_sequence_model, "lambda_resnet18_1d"),
     ],
 )
 def test_two_copies_in_one_model_have_own_names(tmp_path, build):
@@ -279,7 +280,7 @@ def test_kernel_for_other_channels_is_repeated_and_scaled(in_channels):
 
 
 def test_weights_for_other_channels_than_rgb_do_not_fit(tmp_path):
-    four = lambdanet.create_model(NAME, num_classes=10, in_channels=4)
+    four = create(in_channels=4)
     message = "stem1_conv/kernel has the shape (3, 3, 4, 8), not (3, 3, 3, 8)"
     path = save(four, tmp_path / "four.safetensors")
     assert message in refused(path)
