@@ -86,7 +86,9 @@ def random_case(seed):
     if arguments["pool_size"] == 1 and dice.random() < 0.5:
         masks["mask"] = rng.random(dice.choice([[n, m], [2, n, m]])) < 0.5
     if dice.random() < 0.5:
-        masks["padding_mask"] = rng.random([2, m]) < 0.6
+        # The first example is nothing but padding in half of the cases.
+        shares = [[rng.choice([0, 0.6])], [0.6]]
+        masks["padding_mask"] = rng.random([2, m]) < shares
     is_shared = position == "relative" and dice.random() < 0.3
     return Case(arguments, x, context, masks, dice.choice([None, False]), is_shared)
 
