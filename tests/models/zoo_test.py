@@ -165,9 +165,7 @@ def test_in_channels_and_overrides_may_be_of_numpy():
 
 def test_regularizer_applies_to_kernels_only():
     decay = 1e-2
-    model = lambdanet.create_model(
-        "lambda_resnet_tiny", kernel_regularizer=keras.regularizers.L2(decay / 2)
-    )
+    model = backbone(kernel_regularizer=keras.regularizers.L2(decay / 2))
     kernels = [weight for weight in model.trainable_weights if "kernel" in weight.name]
     others = {
         weight.name.split("/")[-1].split(":")[0] for weight in model.trainable_weights
