@@ -13,12 +13,12 @@ import tensorflow as tf
 from fuzzing import pairwise
 from keras import layers
 from naive_layers import images
-from refusals import refused
 
 import lambdanet
 from lambdanet import LambdaLayer
 from lambdanet import backend as K
 from lambdanet.backend import compat
+from lambdanet.errors import InputError
 from lambdanet.explain import implied_attentions
 
 # No size tells examples, queries and context positions apart.
@@ -256,5 +256,5 @@ def test_mask_of_images_is_refused_in_steps():
             r"padding_mask must be of the shape \[b, m\] = \[2, 8\]",
         ),
     ):
-        with refused(message):
+        with pytest.raises(InputError, match=message):
             layers.TimeDistributed(LambdaLayer(8, scope=3))(x, mask=mask)

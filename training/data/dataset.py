@@ -38,6 +38,7 @@ from lambdanet.training.data.tables import TableSource
 
 MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
 MAX_NAMED = 3  # pictures in a line
+MAX_COMPARED = 200_000  # pictures; to look for copies among more takes minutes
 # Added to the seed, for another order and augmentation of pseudo-labeled images.
 PSEUDO_SEED = 1 << 32
 FOREVER = 1 << 40  # passes
@@ -222,7 +223,8 @@ class Dataset:
             for split in (*splits, train)
             for path, label in self.source.files(split)
         }
-        if copies := find_copies(places):
+        copies = find_copies(places) if len(places) <= MAX_COMPARED else []
+        if copies:
             names = ", ".join(map(repr, copies[:MAX_NAMED]))
             print(
                 f"{len(copies)} pictures are in two classes or splits, such as {names}: the accuracy says "

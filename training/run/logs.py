@@ -17,13 +17,16 @@ from lambdanet.errors import InputError
 from lambdanet.files import write_atomic
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run.devices import Devices
+from lambdanet.training.run.model_dir import RECIPE
 
 
 class HistoryFile(keras.callbacks.Callback):
     """Writes a CSV file with a row per epoch, counted from 1; a resumed run appends to its own rows.
 
+    Raises an `OSError` where the model_dir was deleted, before other callbacks create it again.
+
     Args:
-      path: the file, rewritten after each epoch, without the later rows of a run that was killed.
+      path: the file in the model_dir, rewritten after each epoch, without later rows of a killed run.
     """
 
     def __init__(self, path: Path):
@@ -36,6 +39,11 @@ class HistoryFile(keras.callbacks.Callback):
         self._start = time.monotonic()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        folder = self._path.parent
+        if not (folder / RECIPE).exists():
+            raise OSError(
+                f"model_dir {str(folder)!r} was deleted, with the checkpoints in it"
+            )
         row = {
             "epoch": epoch + 1,
             "step": int(self.model.optimizer.iterations.numpy()),

@@ -334,7 +334,6 @@ def create_callbacks(
     files: list[keras.callbacks.Callback] = []
     if checkpoints.devices.chief:
         files = [
-            StopIfModelDirDeleted(path),
             HistoryFile(path / model_dirs.HISTORY),
             Dashboard(path / model_dirs.LOGS, averaged=recipe.ema_decay > 0),
         ]
@@ -448,20 +447,6 @@ class StopWhenDiverged(keras.callbacks.Callback):
             f"training diverged: {problem} at step {step}, where the learning rate is {rate:g}; a lower "
             f"learning_rate or more warmup_epochs, in another model_dir, may help; {kept}"
         )
-
-
-class StopIfModelDirDeleted(keras.callbacks.Callback):
-    """Raises an `OSError` where the model_dir was deleted, before other callbacks create it again."""
-
-    def __init__(self, path: Path):
-        super().__init__()
-        self._path = path
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if not (self._path / model_dirs.RECIPE).exists():
-            raise OSError(
-                f"model_dir {str(self._path)!r} was deleted, with the checkpoints in it"
-            )
 
 
 def check_steps(recipe: Recipe, devices: Devices, options: TrainOptions) -> None:

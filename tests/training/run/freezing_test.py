@@ -115,8 +115,8 @@ def test_frozen_layers_move_in_a_second_run(data_dir, tmp_path, monkeypatch):
     sizes = []
     read = Dataset.train
 
-    def record_size(self, step, *arguments):
-        batches = read(self, step, *arguments)
+    def record_size(self, step, *arguments, **options):
+        batches = read(self, step, *arguments, **options)
         sizes.append((step, batches.element_spec[0].shape[1]))
         return batches
 
