@@ -127,6 +127,7 @@ def _assert_equal(left, right):
         assert_equal_arrays(fields, others)
 
 
+@pytest.mark.slow
 def test_copies_differ_and_resume(grays):
     recipe = dataclasses.replace(AUGMENTED, repeated_augmentation=3)
     dataset = Dataset.open(recipe, grays)
