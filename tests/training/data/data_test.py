@@ -109,6 +109,7 @@ def test_unwritable_home_is_named_with_flag(tmp_path, monkeypatch, capsys):
     assert not run.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", [SINGLE_MACHINE, Shard(1, 2, 4)])
 def test_repeated_augmentation_has_copies_in_a_row(grays, shard):
     """Without augmentation, an epoch repeats each of a third of the images three times."""
@@ -170,6 +171,7 @@ def test_machines_have_different_augmentation(tmp_path):
     assert np.abs(left[0] - right[0]).max() > LEVELS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("images", "count", "replicas"), [(50, 1, 2), (50, 2, 4), (7, 3, 3), (48, 2, 2)]
 )

@@ -106,6 +106,7 @@ def test_devices_and_machines_mix_differently():
     assert resumed[1][0].max() == shares[6 + 2]
 
 
+@pytest.mark.slow
 def test_training_reads_mixed_batches(tmp_path):
     write_tfds(tmp_path, 6)
     changes = {"global_batch_size": 6, "mixup_alpha": 0.2}
