@@ -163,11 +163,9 @@ def check_mask(
     n = _num_positions(query_map)
     b, m = _batch_and_positions(inputs, context)
     values: Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
-    given = shape = tuple(values.shape)
+    given = tuple(values.shape)
+    shape = (1, *given) if len(given) == 2 else given
     accepted = f"of the shape [n, m] = {[n, m]} or [b, n, m] = {[b, n, m]}"
-    if len(given) == 2:
-        values = keras.ops.expand_dims(values, 0)
-        shape = (1, *given)
     batch = 1 if shape[:1] == (1,) else b
     if not shapes_agree(shape, [batch, n, m]):
         raise invalid("mask", accepted, given)
@@ -178,7 +176,9 @@ def check_mask(
             given,
             "an Input has its first axis for the batch, and [b, m] is a padding_mask",
         )
-    return as_boolean(values) if "float" in K.dtype_name(values.dtype) else values
+    if "float" in K.dtype_name(values.dtype):
+        values = as_boolean(values)
+    return keras.ops.expand_dims(values, 0) if len(given) == 2 else values
 
 
 def check_padding_mask(

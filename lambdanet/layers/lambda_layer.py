@@ -313,7 +313,7 @@ class LambdaLayer(ProjectedLayer):
     ) -> Any:
         """Computes the layer, of the arguments that the class describes.
 
-        A mask with two axes is Keras's padding mask, [b, m]. `__call__` passes [n, m] on as [1, n, m].
+        Here and in `stateless_call`, a mask with two axes is Keras's, [b, m]; [n, m] is [1, n, m].
         """
         state = initial_state
         if state is None and return_state:

@@ -109,7 +109,7 @@ class TrainOptions:
     def __post_init__(self) -> None:
         factories = [
             find_function(name, "callback") if isinstance(name, str) else name
-            for name in self.callback or ()
+            for name in self.callback
         ]
         object.__setattr__(self, "callback", tuple(factories))
         check_counts(
@@ -216,9 +216,13 @@ def train(
         frozen = start.frozen_layers(model, recipe)
         step = checkpoints.restore()
         if step:
-            is_within_epoch = bool(checkpoints.sums.any())
             record = start.resume(
-                path, before, record, step, is_within_epoch, chosen.accept_new_data
+                path,
+                before,
+                record,
+                step,
+                bool(checkpoints.sums.any()),
+                chosen.accept_new_data,
             )
         if step == record.first_step:
             checkpoints.sums = 0 * checkpoints.sums  # an epoch begins, perhaps again
