@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much fuzz tests and tests of variants try, which the environment variable LAMBDANET_FUZZ multiplies."""
+"""The number of cases of fuzz tests and tests of variants, which LAMBDANET_FUZZ multiplies."""
 
 import contextlib
 import itertools

@@ -53,7 +53,7 @@ def assert_equal_with_gradients(
 def assert_equal_arrays(
     arrays: Iterable[Any], expected: Iterable[Any], rtol: float = 0, atol: float = 0
 ) -> None:
-    """Asserts that arrays equal as many others, one by one; exactly, without tolerances."""
+    """Asserts that two sequences of arrays are equal, array by array and exactly."""
     for number, (a, b) in enumerate(zip(arrays, expected, strict=True)):
         np.testing.assert_allclose(a, b, rtol, atol, err_msg=f"array {number}")
 

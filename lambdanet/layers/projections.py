@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lambdas of a layer are made of: its queries, keys and values, and the masks of a call."""
+"""Queries, keys and values of a lambda layer, and the masks of a call."""
 
 from typing import Any, NamedTuple, TypeAlias
 

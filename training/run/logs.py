@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training run writes about itself: history.csv, TensorBoard, and the lines before its first step."""
+"""Logs of a training run: history.csv, TensorBoard, and the lines before its first step."""
 
 import csv
 import time

@@ -2,9 +2,9 @@
 """The start of a run: a run that is finished, its data, its initial weights and its frozen layers.
 
 data.json of a model_dir records the data of the run (`DataRecord`). The epoch of a step depends on the number
-of pictures. A run therefore goes on with its own pictures alone, or where it is told to (`--accept_new_data`)
-with others: the epoch that had begun begins again with these, the epochs before it count as completed, and
-the learning rate goes on from there. Steps are counted on.
+of pictures. A run therefore resumes on its own pictures only. With `--accept_new_data` it resumes on others:
+an unfinished epoch starts over with these, the epochs before it count as completed, and the learning rate
+continues from there. The count of steps continues.
 """
 
 import fnmatch
