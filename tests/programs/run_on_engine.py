@@ -245,7 +245,8 @@ def with_jax(layer, x, arguments):
     import jax
 
     fixed = [variable.value for variable in layer.non_trainable_variables]
-    if "mask" in arguments:  # past `__call__`, two axes are those of a padding mask
+    # Past `__call__`, two axes are those of a padding mask.
+    if np.ndim(arguments.get("mask")) == 2:
         arguments = {**arguments, "mask": arguments["mask"][np.newaxis]}
 
     def loss(x, weights):
