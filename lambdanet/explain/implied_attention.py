@@ -117,8 +117,10 @@ def implied_attention(
         inputs = K.cast(inputs, layer.compute_dtype)
         weights, values = layer.chosen_weights(inputs, K.convert_to_tensor(chosen))
         return ImpliedAttention(weights, None, K.cast(values, weights.dtype), {})
-    masks = layer.check_arguments(inputs, **others)
-    parts = layer.project(inputs, context, *masks, training=False)
+    _, checked = layer.check_call(inputs, **others)
+    parts = layer.project(
+        inputs, context, checked["mask"], checked["padding_mask"], training=False
+    )
     return ImpliedAttention(*lambda_maps.maps(layer, parts, chosen, initial_state))
 
 

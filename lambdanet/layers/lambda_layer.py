@@ -234,31 +234,6 @@ class LambdaLayer(ProjectedLayer):
         )
         self._context_shape: Shape | None = None
 
-    def __call__(
-        self,
-        inputs: Tensor,
-        context: Tensor | None = None,
-        mask: Tensor | None = None,
-        padding_mask: Tensor | None = None,
-        initial_state: State | None = None,
-        return_state: bool = False,
-        **kwargs: Any,
-    ) -> Any:
-        mask, padding_mask = self.check_arguments(
-            inputs, context, mask, padding_mask, initial_state, return_state
-        )
-        if not self.built and context is not None:
-            self._context_shape = tuple(context.shape)
-        return super().__call__(
-            inputs,
-            context=context,
-            mask=mask,
-            padding_mask=padding_mask,
-            initial_state=initial_state,
-            return_state=return_state,
-            **kwargs,
-        )
-
     def build(self, input_shape: Shape) -> None:
         input_shape = checked_shape(input_shape, "input")
         context_shape = checked_shape(self._context_shape or input_shape, "context")

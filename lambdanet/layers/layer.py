@@ -45,7 +45,12 @@ class Layer(keras.layers.Layer):
                 raise InputError(
                     f"{name} takes no padding mask, such as that of an Embedding"
                 )
+        args, kwargs = self.check_call(*args, **kwargs)
         return super().__call__(*args, **kwargs)
+
+    def check_call(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Checks the arguments of a call, and returns those that Keras passes to `call`."""
+        return args, kwargs
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Never propagates masks."""

@@ -4,7 +4,7 @@
 from typing import Any, NamedTuple, TypeAlias
 
 from lambdanet import backend as K
-from lambdanet.backend import Tensor, compat
+from lambdanet.backend import Shape, Tensor, compat
 from lambdanet.backend.tensors import (
     at_least_float32,
     product,
@@ -14,6 +14,7 @@ from lambdanet.errors import InputError
 from lambdanet.layers.argument_checks import check_mask, check_padding_mask
 from lambdanet.layers.causal_layer import CausalLayer, State
 from lambdanet.ops import content_lambdas, relative_positions
+from lambdanet.ops.content_lambdas import as_boolean
 
 Masks: TypeAlias = tuple[Tensor | None, Tensor | None]  # the mask and the padding mask
 
@@ -48,22 +49,24 @@ class ProjectedLayer(CausalLayer):
 
     num_heads: int
     query_normalization: str | None
+    _context_shape: Shape | None
     _queries: Any
     _keys: Any
     _values: Any
     _queries_norm: Any
     _values_norm: Any
 
-    def check_arguments(
+    def check_call(
         self,
         inputs: Tensor,
-        context: Tensor | None,
-        mask: Tensor | None,
-        padding_mask: Tensor | None,
-        initial_state: State | None,
+        context: Tensor | None = None,
+        mask: Tensor | None = None,
+        padding_mask: Tensor | None = None,
+        initial_state: State | None = None,
         return_state: bool = False,
-    ) -> Masks:
-        """Checks the arguments of a call; returns the mask, [1 or b, n, m], and the padding mask.
+        **kwargs: Any,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Checks the arguments of a call; a mask becomes [1 or b, n, m], as Keras's own has two axes.
 
         Raises:
           InputError: an argument does not fit the inputs or the layer.
@@ -80,7 +83,16 @@ class ProjectedLayer(CausalLayer):
             padding_mask = check_padding_mask(padding_mask, inputs, context)
         if return_state or initial_state is not None:
             self._check_state(initial_state, inputs, mask)
-        return mask, padding_mask
+        if not self.built and context is not None:
+            self._context_shape = tuple(context.shape)
+        checked = {
+            "context": context,
+            "mask": mask,
+            "padding_mask": padding_mask,
+            "initial_state": initial_state,
+            "return_state": return_state,
+        }
+        return (inputs,), {**kwargs, **checked}
 
     def project(
         self,
@@ -153,12 +165,14 @@ class ProjectedLayer(CausalLayer):
             keras_mask = mask
             mask = None
         if mask is not None:
-            mask = _as_boolean(check_mask(self, mask, inputs, context))
+            mask = as_boolean(check_mask(self, mask, inputs, context))
             mask = mask[0] if mask.shape[0] == 1 else mask
         if padding_mask is not None:
-            padding_mask = _as_boolean(padding_mask)
+            padding_mask = as_boolean(
+                check_padding_mask(padding_mask, inputs, context), "padding_mask"
+            )
         if keras_mask is not None:
-            keras_mask = _as_boolean(check_padding_mask(keras_mask, inputs, context))
+            keras_mask = as_boolean(check_padding_mask(keras_mask, inputs, context))
             if padding_mask is not None:
                 keras_mask = keras_mask & padding_mask
             padding_mask = keras_mask
@@ -200,10 +214,6 @@ class ProjectedLayer(CausalLayer):
         """Normalizes queries [b, *query_size, h, k] over their depth."""
         flat = at_least_float32(content_lambdas.flatten_map(queries))
         return K.reshape(K.cast(K.softmax(flat), self.compute_dtype), sizes(queries))
-
-
-def _as_boolean(mask: Tensor) -> Tensor:
-    return K.cast(K.convert_to_tensor(mask), "bool")
 
 
 def _without_padding(x: Tensor, mask: Tensor) -> Tensor:

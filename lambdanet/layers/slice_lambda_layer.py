@@ -68,12 +68,14 @@ class SliceLambdaLayer(LambdaLayer):
             name="slice_position",
         )
 
-    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def check_call(
+        self, inputs: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Any, dict[str, Any]]:
         others = [*args, *(x for name, x in kwargs.items() if name != "training")]
         if any(x is not None and x is not False for x in others):
             raise InputError("a SliceLambdaLayer takes no context, mask or state")
         self._check_slices(inputs.shape)
-        return super().__call__(inputs, **kwargs)
+        return super().check_call(inputs, **kwargs)
 
     def build(self, input_shape: Shape) -> None:
         self._check_slices(input_shape)

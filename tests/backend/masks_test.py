@@ -102,9 +102,9 @@ def nested(layer, is_masked, arguments):
 def called_alone(layer, is_masked, arguments):
     """By `call`, past the checks of Keras and of the layer."""
     x = masked(K.convert_to_tensor(X), is_masked)
-    mask, padding = layer.check_arguments(
-        x, None, arguments.get("mask"), arguments.get("padding_mask"), None
-    )
+    _, checked = layer.check_call(x, **arguments)
+    mask = checked["mask"]
+    padding = checked["padding_mask"]
     return layer.call(x, mask=mask, padding_mask=padding)
 
 
