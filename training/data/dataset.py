@@ -196,7 +196,7 @@ class Dataset:
         return self.source.num_examples(split, shard)
 
     def check(self) -> None:
-        """Finds errors before training starts, and prints files that are left out, and copies of pictures.
+        """Finds errors before training starts, and prints files that are left out.
 
         Raises:
           InputError: a split is missing or too small, also that of `evaluate`, too many files are no
@@ -218,9 +218,14 @@ class Dataset:
                 f"the accuracy is measured on {train}, the pictures of training",
                 flush=True,
             )
+
+    def report_copies(self) -> None:
+        """Prints how many pictures of own files are in two classes or splits, if any are."""
+        recipe = self.recipe
+        splits = dict.fromkeys((recipe.train_split, recipe.eval_split, self.eval_split))
         places = {
             path: (split, label)
-            for split in (*splits, train)
+            for split in splits
             for path, label in self.source.files(split)
         }
         copies = find_copies(places) if len(places) <= MAX_COMPARED else []

@@ -412,7 +412,12 @@ class BestEpoch(keras.callbacks.Callback):
 
     def is_out_of_patience(self, epoch: int) -> bool:
         """Returns whether the epochs up to this one, from 1, were too long no better than the best."""
-        return 0 < self._patience <= epoch - self.epoch
+        return is_out_of_patience(self._patience, epoch - self.epoch)
+
+
+def is_out_of_patience(patience: int, epochs: int) -> bool:
+    """Returns whether a run ends after epochs without a better one; with a patience of 0, never."""
+    return 0 < patience <= epochs
 
 
 def read_best(directory: Path) -> tuple[int, float]:

@@ -184,6 +184,8 @@ def train(
                 held_out=before.held_out,
             )
             dataset.check()
+            if not before.splits:
+                dataset.report_copies()
             record = start.describe(dataset)
         recipe = dataset.recipe
         steps_per_epoch = dataset.steps_per_epoch

@@ -28,7 +28,11 @@ from lambdanet.models.weights.trained_classes import names_of
 from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.image_files import fingerprint
-from lambdanet.training.run.checkpoints import read_best, read_newest
+from lambdanet.training.run.checkpoints import (
+    is_out_of_patience,
+    read_best,
+    read_newest,
+)
 from lambdanet.training.run.logs import read_history
 from lambdanet.training.run.model_dir import (
     BEST,
@@ -53,9 +57,8 @@ def find_finished(path: Path, recipe: Recipe) -> dict[str, Any] | None:
     last = last_epoch(path, recipe)
     epoch = int(last.get("epoch", 0))
     step = int(last.get("step", 0))
-    is_over = epoch >= recipe.epochs
-    if recipe.patience:
-        is_over = is_over or epoch - last["best_epoch"] >= recipe.patience
+    since_best = epoch - int(last.get("best_epoch", epoch))
+    is_over = epoch >= recipe.epochs or is_out_of_patience(recipe.patience, since_best)
     if not is_over or read_newest(path / CHECKPOINTS)[0] != step:
         return None
     name = f"{recipe.model} on {recipe.dataset} in {path}"
