@@ -222,7 +222,7 @@ class Dataset:
     def report_copies(self) -> None:
         """Prints how many pictures of own files are in two classes or splits, if any are."""
         recipe = self.recipe
-        splits = dict.fromkeys((recipe.train_split, recipe.eval_split, self.eval_split))
+        splits = dict.fromkeys((self.eval_split, recipe.eval_split, recipe.train_split))
         places = {
             path: (split, label)
             for split in splits
