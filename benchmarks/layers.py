@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from benchmarks import program
-from benchmarks.turns import report, results
-from benchmarks.turns.cases import (
+from benchmarks.interleaved import report, results
+from benchmarks.interleaved.cases import (
     PAPER_MAPS,
     PASSES,
     PEER_PACKAGES,
     cases,
     has_own_scope,
 )
-from benchmarks.turns.comparison import Budget, Comparison
-from benchmarks.turns.results import Measurement
+from benchmarks.interleaved.comparison import Budget, Comparison
+from benchmarks.interleaved.results import Measurement
 from lambdanet import command_line, text_table
 from lambdanet.errors import InputError, invalid, unknown
 from lambdanet.files import writable_dir, write_output
@@ -145,7 +145,7 @@ def select_contenders(
     patterns: Sequence[str], peers: bool, peers_python: str
 ) -> dict[str, str]:
     """Returns the matching contenders and their references, with their interpreters."""
-    from benchmarks.turns.contenders import CONTENDERS  # starts TensorFlow
+    from benchmarks.interleaved.contenders import CONTENDERS  # starts TensorFlow
 
     known = dict.fromkeys(CONTENDERS, sys.executable)
     if peers:

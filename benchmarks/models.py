@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from benchmarks import program
-from benchmarks.layers import interpreter
-from benchmarks.turns import model_contenders, results
-from benchmarks.turns.cases import (
+from benchmarks.interleaved import model_contenders, results
+from benchmarks.interleaved.cases import (
     DTYPES,
     MODEL_PASSES,
     MODEL_PEERS,
     ModelCase,
 )
-from benchmarks.turns.comparison import Budget, Comparison
-from benchmarks.turns.model_contenders import Network
-from benchmarks.turns.report import number
-from benchmarks.turns.results import Measurement
+from benchmarks.interleaved.comparison import Budget, Comparison
+from benchmarks.interleaved.model_contenders import Network
+from benchmarks.interleaved.report import number
+from benchmarks.interleaved.results import Measurement
+from benchmarks.layers import interpreter
 from lambdanet import command_line, text_table
 from lambdanet.errors import InputError, check_counts, check_known, invalid
 from lambdanet.files import writable_dir, write_output

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import program
-from benchmarks.turns import results
-from benchmarks.turns.cases import HEADS, KEY_DIM, Case, cases
+from benchmarks.interleaved import results
+from benchmarks.interleaved.cases import HEADS, KEY_DIM, Case, cases
 from lambdanet import command_line
 from lambdanet.backend import device
 from lambdanet.backend.device import Device, Speed

@@ -13,11 +13,11 @@ import numpy as np
 from PIL import Image
 
 from benchmarks import program
-from benchmarks.turns import results
+from benchmarks.interleaved import results
 from lambdanet import command_line
 from lambdanet.backend import keras
 from lambdanet.commands import Folder
-from lambdanet.detection.data.scenes import CLASSES, NUM_CLASSES, draw_shape
+from lambdanet.detection.data.drawn_shapes import CLASSES, NUM_CLASSES, draw_shape
 from lambdanet.errors import check_counts
 from lambdanet.files import atomic_dir, check_output_dir
 from lambdanet.models import zoo

@@ -16,7 +16,7 @@ def write(out: Folder, train: int = 1500, val: int = 200, seed: int = 0) -> None
       val: validation images.
       seed: random seed.
     """
-    from lambdanet.detection.data.scene_files import write_shapes
+    from lambdanet.detection.data.shape_files import write_shapes
 
     path = write_shapes(out, train, val, seed)
     print(f"{train} training and {val} validation images are in {path}")

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 import lambdanet
 from benchmarks import program
 from benchmarks.device import Row, make_row, scrub
-from benchmarks.turns.cases import PASSES, Case, ModelCase, cases
-from benchmarks.turns.comparison import Budget, Comparison
-from benchmarks.turns.contender_process import ContenderFailed, ContenderProcess
-from benchmarks.turns.results import Measurement, num_cores
+from benchmarks.interleaved.cases import PASSES, Case, ModelCase, cases
+from benchmarks.interleaved.comparison import Budget, Comparison
+from benchmarks.interleaved.contender_process import ContenderFailed, ContenderProcess
+from benchmarks.interleaved.results import Measurement, num_cores
 from lambdanet import command_line, text_table
 from lambdanet.cli.environment import PACKAGES
 from lambdanet.commands import Choices, Folder

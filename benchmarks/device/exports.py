@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.device import Row, make_row
-from benchmarks.turns.contenders import start
+from benchmarks.interleaved.contenders import start
 from lambdanet.training.serving import (
     comparison,
     export,

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from benchmarks.device import Row, make_row, scrub
-from benchmarks.turns.cases import HEADS, KEY_DIM, PASSES, Case, cases
-from benchmarks.turns.contenders import Run, random_tensor, run_function, start
+from benchmarks.interleaved.cases import HEADS, KEY_DIM, PASSES, Case, cases
+from benchmarks.interleaved.contenders import Run, random_tensor, run_function, start
 from lambdanet import backend as K
 from lambdanet.backend import device
 from lambdanet.errors import one_line

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.device import Row, make_row
-from benchmarks.turns.contenders import start
+from benchmarks.interleaved.contenders import start
 from lambdanet import backend as K
 from lambdanet import configs
 from lambdanet.backend import keras

@@ -7,7 +7,7 @@
 
 from typing import Any
 
-from lambdanet.detection.data.scenes import CLASSES
+from lambdanet.detection.data.drawn_shapes import CLASSES
 from lambdanet.detection.experiments import with_zoo_backbone
 from lambdanet.detection.model_garden import ExperimentConfig, exp_factory, maskrcnn
 from lambdanet.detection.modeling import tasks

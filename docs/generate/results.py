@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rounding import three_digits
 
+from benchmarks.interleaved.cases import MODEL_PEERS
 from benchmarks.papers.sizes import TABLES
-from benchmarks.turns.cases import MODEL_PEERS
 from generate import measured
 from generate.pages import RESULTS, read_csv, table
 from lambdanet.models.names import list_models, render_table

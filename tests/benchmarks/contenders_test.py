@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from helpers import relative_error
 
-from benchmarks.turns import contenders
-from benchmarks.turns.cases import cases
+from benchmarks.interleaved import contenders
+from benchmarks.interleaved.cases import cases
 
 FORWARD, BOTH = cases(["8x8x16x1"], ["5"], ["forward", "both"], "float32")
 

@@ -13,9 +13,9 @@ from programs.small_model import plain_model
 
 from benchmarks.device import __main__ as program
 from benchmarks.device import exports, scrub, training
-from benchmarks.turns import comparison, contender_process
-from benchmarks.turns.cases import ModelCase, cases
-from benchmarks.turns.contender_process import ContenderFailed, ContenderProcess
+from benchmarks.interleaved import comparison, contender_process
+from benchmarks.interleaved.cases import ModelCase, cases
+from benchmarks.interleaved.contender_process import ContenderFailed, ContenderProcess
 from lambdanet import command_line
 from lambdanet.models import zoo
 

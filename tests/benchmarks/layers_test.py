@@ -14,13 +14,13 @@ from refusals import refused
 from refused_commands import assert_refused
 
 from benchmarks import layers, models
-from benchmarks.turns import comparison, memory, report
-from benchmarks.turns.cases import PEER_PACKAGES, Case, cases
-from benchmarks.turns.contender_process import (
+from benchmarks.interleaved import comparison, memory, report
+from benchmarks.interleaved.cases import PEER_PACKAGES, Case, cases
+from benchmarks.interleaved.contender_process import (
     ContenderFailed,
     ContenderProcess,
 )
-from benchmarks.turns.results import Measurement
+from benchmarks.interleaved.results import Measurement
 from lambdanet import command_line
 
 SMALL = Case(4, 6, 16, 2, 3, backward=True)
@@ -238,7 +238,9 @@ def test_peer_runs_or_names_the_missing_package(name):
 
 
 def test_peer_does_not_import_tensorflow():
-    program = "import sys, benchmarks.turns.worker, benchmarks.turns.peers\n"
+    program = (
+        "import sys, benchmarks.interleaved.worker, benchmarks.interleaved.peers\n"
+    )
     program += "print({'tensorflow', 'tf_keras', 'torch', 'numpy'} & set(sys.modules) or 'none')"
     shown = run_code(program)
     assert (shown.stdout.strip(), shown.stderr) == ("none", "")

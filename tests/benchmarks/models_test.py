@@ -12,9 +12,9 @@ from refusals import refused
 from refused_commands import assert_refused
 
 from benchmarks import models
-from benchmarks.turns import comparison, model_contenders, peers
-from benchmarks.turns.cases import ModelCase
-from benchmarks.turns.model_contenders import Network
+from benchmarks.interleaved import comparison, model_contenders, peers
+from benchmarks.interleaved.cases import ModelCase
+from benchmarks.interleaved.model_contenders import Network
 from lambdanet import command_line
 from lambdanet.models.names import ModelInfo
 

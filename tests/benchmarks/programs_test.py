@@ -8,7 +8,7 @@ import io
 import pytest
 
 from benchmarks import layers, models, rates
-from benchmarks.turns import cases
+from benchmarks.interleaved import cases
 from lambdanet import command_line
 from lambdanet.backend import device
 from lambdanet.ops import convolution, products

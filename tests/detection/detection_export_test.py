@@ -18,7 +18,7 @@ from refused_commands import assert_refused
 from lambdanet import command_line
 from lambdanet.detection import evaluate, export, predict
 from lambdanet.detection.configs import resolve
-from lambdanet.detection.data.scene_files import write_shapes
+from lambdanet.detection.data.shape_files import write_shapes
 from lambdanet.detection.model_garden import train_utils
 from lambdanet.detection.run import model_dir
 from lambdanet.detection.serving import coco_table, prediction, saved_model

@@ -20,10 +20,10 @@ from refused_commands import assert_refused
 
 from lambdanet import command_line
 from lambdanet.detection import shapes
-from lambdanet.detection.data import scenes
+from lambdanet.detection.data import drawn_shapes
+from lambdanet.detection.data.drawn_shapes import NUM_CLASSES
 from lambdanet.detection.data.masks import mask_to_polygons
-from lambdanet.detection.data.scene_files import write_shapes
-from lambdanet.detection.data.scenes import NUM_CLASSES
+from lambdanet.detection.data.shape_files import write_shapes
 from lambdanet.errors import InputError
 
 TRAIN, VAL = 12, 5
@@ -48,21 +48,23 @@ def test_polygons_are_exact(mask):
 
 
 def test_masks_of_overlapping_objects_are_disjoint():
-    image, objects = scenes.draw_scene((0, 1))
+    image, objects = drawn_shapes.draw_scene((0, 1))
     assert image.dtype == np.uint8 and all(
         item.mask.shape == image.shape[:2] for item in objects
     )
     assert sum(item.mask.astype(int) for item in objects).max() == 1
     hidden = [item for item in objects if item.mask.sum() < item.area]
     assert hidden and objects[-1].mask.sum() == objects[-1].area
-    assert all(item.mask.sum() >= scenes.MIN_VISIBLE * item.area for item in objects)
+    assert all(
+        item.mask.sum() >= drawn_shapes.MIN_VISIBLE * item.area for item in objects
+    )
 
 
-@pytest.mark.parametrize("name", scenes.CLASSES)
+@pytest.mark.parametrize("name", drawn_shapes.CLASSES)
 def test_area_of_a_shape(name):
     """Against the formula of each shape, with a radius of 40."""
     random = np.random.default_rng(0)
-    coverage = scenes.draw_shape(name, 40.0, (60.0, 55.0), random, 110, 120)
+    coverage = drawn_shapes.draw_shape(name, 40.0, (60.0, 55.0), random, 110, 120)
     fraction = {
         "disc": np.pi,
         "ring": np.pi * (1 - 0.55**2),
@@ -79,7 +81,7 @@ def test_pycocotools_reads_the_annotations(dataset, split, count, capsys):
     coco = COCO(os.path.join(dataset, "annotations", f"instances_{split}.json"))
     capsys.readouterr()
     assert len(coco.imgs) == count and [c["name"] for c in coco.cats.values()] == list(
-        scenes.CLASSES
+        drawn_shapes.CLASSES
     )
     for annotation in coco.anns.values():
         mask = coco.annToMask(annotation).astype(bool)
@@ -132,7 +134,7 @@ def test_config_file_names_the_files(dataset, tmp_path):
     file = os.path.join(dataset, "config.yaml")
     params = resolve.resolve("maskrcnn_lambda_resnet_shapes", [file])
     task = params.task
-    assert task.model.num_classes == NUM_CLASSES == 1 + len(scenes.CLASSES)
+    assert task.model.num_classes == NUM_CLASSES == 1 + len(drawn_shapes.CLASSES)
     for data in (task.train_data, task.validation_data):
         assert len(tf.io.gfile.glob(data.input_path)) == 2
     assert task.annotation_file == os.path.join(

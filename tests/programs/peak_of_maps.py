@@ -4,7 +4,7 @@
 import tensorflow as tf
 
 import lambdanet
-from benchmarks.turns.memory import peak_bytes
+from benchmarks.interleaved.memory import peak_bytes
 
 layer = lambdanet.LambdaLayer(16, scope=7)
 x = tf.ones([1, 64, 64, 8])

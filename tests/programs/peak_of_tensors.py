@@ -3,7 +3,7 @@
 
 import tensorflow as tf
 
-from benchmarks.turns.memory import peak_bytes
+from benchmarks.interleaved.memory import peak_bytes
 
 x = tf.ones([1024, 2048])  # 8 MiB
 

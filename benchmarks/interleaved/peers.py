@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from benchmarks.turns import cases
-from benchmarks.turns.cases import Case, ModelCase
+from benchmarks.interleaved import cases
+from benchmarks.interleaved.cases import Case, ModelCase
 
 NUM_CLASSES = 1000
 KECAM = "peer/kecam_halo"
@@ -33,10 +33,10 @@ def start(name: str, threads: int) -> dict[str, str]:
 def build(name: str, case: Case | ModelCase) -> Run:
     """Builds a contender and returns a function that runs it once."""
     if name == KECAM and isinstance(case, Case):
-        from benchmarks.turns import contenders
+        from benchmarks.interleaved import contenders
 
         return contenders.run_layer(_create_kecam_halo, case)
-    from benchmarks.turns import on_torch
+    from benchmarks.interleaved import on_torch
 
     with on_torch.device():
         if isinstance(case, ModelCase):
@@ -49,7 +49,7 @@ def build(name: str, case: Case | ModelCase) -> Run:
 
 
 def _import_torch(name: str, threads: int) -> dict[str, str]:
-    from benchmarks.turns import on_torch
+    from benchmarks.interleaved import on_torch
 
     if name == "peer/lucidrains":
         import lambda_networks  # noqa: F401
@@ -63,7 +63,7 @@ def _import_torch(name: str, threads: int) -> dict[str, str]:
 def _import_kecam(threads: int) -> dict[str, str]:
     import keras_cv_attention_models.halonet.halonet  # noqa: F401  (first: it selects tf_keras)
 
-    from benchmarks.turns import contenders
+    from benchmarks.interleaved import contenders
 
     return contenders.start(KECAM, threads)
 

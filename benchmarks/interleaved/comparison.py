@@ -8,13 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.turns import memory
-from benchmarks.turns.cases import Case, note_for
-from benchmarks.turns.contender_process import (
+from benchmarks.interleaved import memory
+from benchmarks.interleaved.cases import Case, note_for
+from benchmarks.interleaved.contender_process import (
     ContenderFailed,
     ContenderProcess,
 )
-from benchmarks.turns.results import Measurement
+from benchmarks.interleaved.results import Measurement
 from lambdanet.errors import check_counts, invalid
 
 TURN_SECONDS = 0.1  # the length of a turn; fast contenders run several calls in it

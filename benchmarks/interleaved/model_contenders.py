@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.turns.cases import LEARNING_RATE, MOMENTUM, ModelCase
-from benchmarks.turns.contenders import Run, compile_runner, policy, start
+from benchmarks.interleaved.cases import LEARNING_RATE, MOMENTUM, ModelCase
+from benchmarks.interleaved.contenders import Run, compile_runner, policy, start
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, compat, keras
 from lambdanet.errors import invalid

@@ -10,13 +10,13 @@ import numpy as np
 from PIL import Image
 
 from lambdanet.detection.data import annotations
-from lambdanet.detection.data.masks import mask_to_polygons
-from lambdanet.detection.data.scenes import (
+from lambdanet.detection.data.drawn_shapes import (
     CLASSES,
     NUM_CLASSES,
     SceneObject,
     draw_scene,
 )
+from lambdanet.detection.data.masks import mask_to_polygons
 from lambdanet.errors import check_counts, invalid, is_integer
 from lambdanet.files import absolute, atomic_dir, check_output_dir
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program that runs a contender: reads requests and writes answers, each a line of JSON.
 
-`benchmarks.turns.contender_process` starts it. Requests: `about` the library and device, `build`
+`benchmarks.interleaved.contender_process` starts it. Requests: `about` the library and device, `build`
 a case (and call it once), `time` calls, measure the `memory` of calls; or `next_row` of a check of
 `benchmarks.device`.
 """
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.turns import memory
-from benchmarks.turns.cases import Case, ModelCase, packages_of
+from benchmarks.interleaved import memory
+from benchmarks.interleaved.cases import Case, ModelCase, packages_of
 from lambdanet import errors
 
 # By prefix; default: `contenders`.

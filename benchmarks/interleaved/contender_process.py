@@ -18,7 +18,7 @@ START_SECONDS = 300  # enough to import a library on a busy machine
 _PROGRAM = """\
 import sys
 sys.path.append(sys.argv[3])
-from benchmarks.turns.worker import main
+from benchmarks.interleaved.worker import main
 main(sys.argv[1], int(sys.argv[2]))
 """
 
@@ -28,7 +28,7 @@ class ContenderFailed(Exception):
 
 
 class ContenderProcess:
-    """A process that runs `benchmarks.turns.worker` for one contender.
+    """A process that runs `benchmarks.interleaved.worker` for one contender.
 
     A name that ends with " on jax" or another backend of Keras runs on that one, others as in this process.
     The constructor starts it, with additional variables in its environment, and does not wait; `about` does.

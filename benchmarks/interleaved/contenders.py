@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.turns.cases import (
+from benchmarks.interleaved.cases import (
     ATTENTION_HEADS,
     HALO,
     HALO_BLOCK,
@@ -50,7 +50,7 @@ def start(name: str, threads: int) -> dict[str, str]:
     if K.ENGINE == "jax":
         return _start_jax(threads)
     if K.ENGINE == "torch":
-        from benchmarks.turns import on_torch
+        from benchmarks.interleaved import on_torch
 
         return on_torch.start(threads)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -264,7 +264,7 @@ def compile_runner(
     if K.ENGINE == "torch":
         import torch
 
-        from benchmarks.turns import on_torch
+        from benchmarks.interleaved import on_torch
 
         return on_torch.wait_after(torch.no_grad()(partial(function, *arguments)))
     compiled = tf.function(function, autograph=False)

@@ -4,7 +4,7 @@
 import textwrap
 from collections.abc import Sequence
 
-from benchmarks.turns.results import Measurement
+from benchmarks.interleaved.results import Measurement
 from lambdanet import text_table
 
 TITLES = {"forward": "forward", "both": "forward + backward"}
