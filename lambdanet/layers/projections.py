@@ -85,14 +85,14 @@ class ProjectedLayer(CausalLayer):
             self._check_state(initial_state, inputs, mask)
         if not self.built and context is not None:
             self._context_shape = tuple(context.shape)
-        checked = {
-            "context": context,
-            "mask": mask,
-            "padding_mask": padding_mask,
-            "initial_state": initial_state,
-            "return_state": return_state,
-        }
-        return (inputs,), {**kwargs, **checked}
+        kwargs.update(
+            context=context,
+            mask=mask,
+            padding_mask=padding_mask,
+            initial_state=initial_state,
+            return_state=return_state,
+        )
+        return (inputs,), kwargs
 
     def project(
         self,

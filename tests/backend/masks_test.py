@@ -102,10 +102,8 @@ def nested(layer, is_masked, arguments):
 def called_alone(layer, is_masked, arguments):
     """By `call`, past the checks of Keras and of the layer."""
     x = masked(K.convert_to_tensor(X), is_masked)
-    _, checked = layer.check_call(x, **arguments)
-    mask = checked["mask"]
-    padding = checked["padding_mask"]
-    return layer.call(x, mask=mask, padding_mask=padding)
+    checked = layer.check_call(x, **arguments)[1]
+    return layer.call(x, None, checked["mask"], checked["padding_mask"])
 
 
 def cloned(*case):

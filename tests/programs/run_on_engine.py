@@ -247,7 +247,7 @@ def with_jax(layer, x, arguments):
     fixed = [variable.value for variable in layer.non_trainable_variables]
     # Past `__call__`, two axes are those of a padding mask.
     if np.ndim(arguments.get("mask")) == 2:
-        arguments = {**arguments, "mask": arguments["mask"][np.newaxis]}
+        arguments = arguments | {"mask": arguments["mask"][None]}
 
     def loss(x, weights):
         takes_training = layer._call_has_training_arg

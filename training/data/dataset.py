@@ -195,8 +195,11 @@ class Dataset:
             )
         return self.source.num_examples(split, shard)
 
-    def check(self) -> None:
-        """Finds errors before training starts, and prints files that are left out.
+    def check(self, compare: bool = True) -> None:
+        """Finds errors before training starts, and prints files that are left out, and copies of pictures.
+
+        Args:
+          compare: whether to look for copies, of a picture in two classes or splits.
 
         Raises:
           InputError: a split is missing or too small, also that of `evaluate`, too many files are no
@@ -218,17 +221,12 @@ class Dataset:
                 f"the accuracy is measured on {train}, the pictures of training",
                 flush=True,
             )
-
-    def report_copies(self) -> None:
-        """Prints how many pictures of own files are in two classes or splits, if any are."""
-        recipe = self.recipe
-        splits = dict.fromkeys((self.eval_split, recipe.eval_split, recipe.train_split))
         places = {
             path: (split, label)
-            for split in splits
+            for split in (*splits, train)
             for path, label in self.source.files(split)
         }
-        copies = find_copies(places) if len(places) <= MAX_COMPARED else []
+        copies = find_copies(places) if compare and len(places) <= MAX_COMPARED else []
         if copies:
             names = ", ".join(map(repr, copies[:MAX_NAMED]))
             print(

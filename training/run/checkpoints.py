@@ -398,7 +398,7 @@ class BestEpoch(keras.callbacks.Callback):
         accuracy = (logs or {})["val_accuracy"]
         if accuracy > self.accuracy:
             self._keep(epoch + 1, accuracy)
-        if self.is_out_of_patience(epoch + 1):
+        if is_out_of_patience(self._patience, epoch + 1 - self.epoch):
             self.model.stop_training = True
 
     def _keep(self, epoch: int, accuracy: float) -> None:
@@ -409,10 +409,6 @@ class BestEpoch(keras.callbacks.Callback):
         if self._checkpoints.devices.chief:
             kept = {"epoch": epoch, "step": step, "accuracy": accuracy}
             write_atomic(self._file, json.dumps(kept) + "\n")
-
-    def is_out_of_patience(self, epoch: int) -> bool:
-        """Returns whether the epochs up to this one, from 1, were too long no better than the best."""
-        return is_out_of_patience(self._patience, epoch - self.epoch)
 
 
 def is_out_of_patience(patience: int, epochs: int) -> bool:

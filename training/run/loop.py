@@ -55,6 +55,7 @@ from lambdanet.training.run.checkpoints import (
     Checkpoints,
     SaveCheckpoints,
     StopRequest,
+    is_out_of_patience,
 )
 from lambdanet.training.run.devices import Devices, create_devices
 from lambdanet.training.run.logs import (
@@ -183,9 +184,7 @@ def train(
                 classes,
                 held_out=before.held_out,
             )
-            dataset.check()
-            if not before.splits:
-                dataset.report_copies()
+            dataset.check(compare=not before.splits)
             record = start.describe(dataset)
         recipe = dataset.recipe
         steps_per_epoch = dataset.steps_per_epoch
@@ -260,7 +259,7 @@ def train(
         def is_finished() -> bool:
             epoch = record.position(step) // steps_per_epoch
             return epoch >= recipe.epochs or any(
-                each.is_out_of_patience(epoch) for each in best
+                is_out_of_patience(recipe.patience, epoch - each.epoch) for each in best
             )
 
         # False where the run was stopped in the evaluation of its last epoch.
@@ -270,7 +269,7 @@ def train(
         if devices.chief and step == 0:
             pictures = dataset.first_images(MAX_PICTURES)
             show_pictures(path / model_dirs.LOGS, recipe, pictures)
-        if devices.chief and not is_finished() and keras.config.backend() == "jax":
+        if devices.chief and keras.config.backend() == "jax":
             print(compilation(recipe.training_size), flush=True)
 
         # Its epochs.
@@ -291,10 +290,10 @@ def train(
                 position = record.position(step)
                 epoch, done = divmod(position, steps_per_epoch)
                 steps = steps_per_epoch - done
-                is_uneven = steps % chosen.steps_per_execution > 0
-                count = steps if is_uneven else -1
+                uneven = steps % chosen.steps_per_execution
+                count = steps if uneven else -1
                 batches = functools.partial(dataset.train, position, count=count)
-                end = epoch + 1 if done or is_uneven else recipe.epochs
+                end = epoch + 1 if done or uneven else recipe.epochs
                 run = {"model": model, "epochs": end, "steps": steps}
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "Your input ran out of data")
@@ -313,9 +312,7 @@ def train(
                 step = int(optimizer.iterations.numpy())
 
     # Its report.
-    report = start.last_epoch(path, recipe)
-    epoch = record.position(step) // steps_per_epoch
-    return {**report, "model_dir": str(path), "epoch": epoch, "step": step}
+    return start.report(path, recipe)
 
 
 def create_callbacks(

@@ -54,23 +54,34 @@ def find_finished(path: Path, recipe: Recipe) -> dict[str, Any] | None:
       path: the model_dir.
       recipe: its recipe.
     """
-    last = last_epoch(path, recipe)
-    epoch = int(last.get("epoch", 0))
-    step = int(last.get("step", 0))
-    since_best = epoch - int(last.get("best_epoch", epoch))
+    last = report(path, recipe)
+    epoch = last["epoch"]
+    since_best = epoch - last.get("best_epoch", epoch)
     is_over = epoch >= recipe.epochs or is_out_of_patience(recipe.patience, since_best)
-    if not is_over or read_newest(path / CHECKPOINTS)[0] != step:
+    if not is_over or read_newest(path / CHECKPOINTS)[0] != last["step"]:
         return None
-    name = f"{recipe.model} on {recipe.dataset} in {path}"
-    print(f"finished already: {name}, {epoch} epochs, step {step}", flush=True)
-    return {**last, "model_dir": str(path), "epoch": epoch, "step": step}
+    print(
+        f"finished already: {recipe.model} on {recipe.dataset} in {path}, {epoch} epochs, "
+        f"step {last['step']}",
+        flush=True,
+    )
+    return last
 
 
-def last_epoch(path: Path, recipe: Recipe) -> dict[str, Any]:
-    """Returns the last row of the history, and the best epoch where a split is held out for it."""
-    last: dict[str, Any] = {}
+def report(path: Path, recipe: Recipe) -> dict[str, Any]:
+    """Returns the last row of the history, and the best epoch where a split is held out for it.
+
+    Args:
+      path: the model_dir.
+      recipe: its recipe.
+
+    Returns:
+      A dict of `model_dir`, the `epoch` and `step` reached, 0 where there is no row, and the row.
+    """
+    last: dict[str, Any] = {"model_dir": str(path), "epoch": 0, "step": 0}
     for row in read_history(path / HISTORY)[-1:]:
-        last = {name: float(value) for name, value in row.items() if value}
+        last |= {name: float(value) for name, value in row.items() if value}
+        last |= {"epoch": int(row["epoch"]), "step": int(row["step"])}
     if recipe.held_out_split:
         epoch, accuracy = read_best(path / BEST)
         last |= {"best_epoch": epoch, "best_val_accuracy": accuracy}
