@@ -25,6 +25,8 @@ class Recipe:
       2
     """
 
+    task: Annotated[str, v.TASKS, "what a label is"] = "classification"
+
     # The model.
     model: Annotated[
         str, v.TEXT, "name of a model of the zoo, as `lambdanet list` prints it"
@@ -199,6 +201,11 @@ class Recipe:
         v.Weights,
         v.WEIGHTS,
         "weight of each class in the loss; balanced: all count alike; empty: 1",
+    ] = ()
+    positive_weights: Annotated[
+        v.Weights,
+        v.WEIGHTS,
+        "factor on the loss of each class of multilabel where it is present; empty: 1",
     ] = ()
     ema_decay: Annotated[
         float, v.RATE, "decay of the weights' average, which is evaluated; 0: none"

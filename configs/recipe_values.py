@@ -90,8 +90,12 @@ AUGMENTATIONS = {
     "padded_crop_flip": "lambdanet.training.data.augment:padded_crop_flip",
 }
 LOSSES = {
-    "binary_cross_entropy": "lambdanet.training.run.build:SmoothedBinaryCrossEntropy",
-    "cross_entropy": "lambdanet.training.run.build:SmoothedCrossEntropy",
+    "binary_cross_entropy": "lambdanet.training.tasks.classification:SmoothedBinaryCrossEntropy",
+    "cross_entropy": "lambdanet.training.tasks.classification:SmoothedCrossEntropy",
+}
+TASKS = {
+    "classification": "lambdanet.training.tasks.classification:Classification",
+    "multilabel": "lambdanet.training.tasks.multilabel:Multilabel",
 }
 INTERPOLATIONS = ("bicubic", "bilinear")
 POLICIES = {  # of RandAugment
@@ -307,13 +311,34 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         lambda r: not r.target_threshold or r.loss == "binary_cross_entropy",
         "0 without binary_cross_entropy",
     ),
+    *(
+        (
+            field,
+            lambda r, field=field: (
+                getattr(r, field) in ((), BALANCED)
+                or not r.num_classes
+                or len(getattr(r, field)) == r.num_classes
+            ),
+            f"empty, {BALANCED}, or {{0.num_classes}} numbers, one per class",
+        )
+        for field in ("class_weights", "positive_weights")
+    ),
+    *(
+        (
+            field,
+            lambda r, field=field: r.task != "multilabel" or not getattr(r, field),
+            "left out with the task multilabel",
+        )
+        for field in ("pseudo_labels", "target_threshold")
+    ),
     (
-        "class_weights",
-        lambda r: (
-            r.class_weights in ((), BALANCED)
-            or not r.num_classes
-            or len(r.class_weights) == r.num_classes
-        ),
-        f"empty, {BALANCED}, or {{0.num_classes}} numbers, one per class",
+        "loss",
+        lambda r: r.task != "multilabel" or r.loss == "binary_cross_entropy",
+        "binary_cross_entropy with the task multilabel",
+    ),
+    (
+        "positive_weights",
+        lambda r: r.task == "multilabel" or not r.positive_weights,
+        "empty without the task multilabel",
     ),
 )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates a trained model: accuracy and loss on a split of its dataset."""
+"""Evaluates a trained model on a split of its dataset, by the measures of its task."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from lambdanet import text_table, which_keras
+from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.errors import InputError
-from lambdanet.files import MARKED_PNG, writable_dir, write_output
+from lambdanet.files import writable_dir
 from lambdanet.models.inference import for_inference
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
@@ -75,121 +76,52 @@ def evaluate(
         some_classes=True,
         held_out=read_record(model_dir).held_out,
     )
-    files = {
-        "classes.csv": b"class,name,precision,",
-        "wrong.csv": b"image,class,predicted",
-        "confusion.png": MARKED_PNG,
-    }
+    task = dataset.task
     # Before the long part.
-    folder = None if out is None else writable_dir(Path(out).expanduser(), files)
+    folder = None if out is None else writable_dir(Path(out).expanduser(), task.FILES)
     with dataset.bad_records.as_input_errors():
-        measured, labels, predicted = classify(
-            for_inference(model), dataset.eval(), dataset.eval_steps()
-        )
-    result = {"dataset": recipe.dataset, "split": dataset.eval_split, **measured}
-    line = summary(result, recipe.num_classes)
+        pairs = outputs(for_inference(model), dataset.eval(), dataset.eval_steps())
+        found = task.measure(pairs, Path(model_dir).expanduser())
+    result = {"dataset": recipe.dataset, "split": dataset.eval_split, **found.values}
+    line = f"{recipe.dataset} {dataset.eval_split}: {found.text}"
     print(line)
     if folder:
-        _write(folder, dataset, labels, predicted, title=f"{recipe.model}, {line}")
+        task.write(folder, dataset, found, title=f"{recipe.model}, {line}")
     return result
 
 
-def measure(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
-    """Returns the `examples`, `top_1`, `top_5` and `loss` of a classifier.
-
-    Args:
-      model: images -> logits [b, num_classes].
-      batches: (images, integer labels [b]); the last batch may be partial.
-
-    Raises:
-      InputError: there is no image, or an output is not a number.
-    """
-    return classify(model, batches)[0]
-
-
-def classify(
+def outputs(
     model: keras.Model, batches: tf.data.Dataset, num_batches: int | None = None
-) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
-    """Runs a classifier on a dataset, with a progress bar in a terminal.
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Runs a model on a dataset, with a progress bar in a terminal.
 
     Args:
-      model: images -> logits [b, num_classes].
-      batches: (images, integer labels [b]); the last batch may be partial.
+      model: images -> logits [b, ...].
+      batches: (images, labels); the last batch may be partial.
       num_batches: the number of batches, for the progress bar.
 
-    Returns:
-      A dict of `examples`, `top_1`, `top_5` and `loss`, as in `evaluate`; the labels of all images, integers
-      [n]; and their predicted classes, integers [n].
+    Yields:
+      The logits of a batch, float64, and its labels.
 
     Raises:
       InputError: there is no image, or an output is not a number.
     """
-    columns = []
     size = 0
-    arrays = batches.as_numpy_iterator()
     for images, labels in tqdm(
-        arrays, "evaluating", num_batches, disable=None, leave=False
+        batches.as_numpy_iterator(),
+        "evaluating",
+        num_batches,
+        disable=None,
+        leave=False,
     ):
         count = len(images)
         size = max(size, count)
         # JAX compiles each size of a batch
         padding = [(0, size - count)] + [(0, 0)] * (images.ndim - 1)
-        logits = model.predict_on_batch(np.pad(images, padding))[:count].astype(
-            np.float64
-        )
+        padded = np.pad(images, padding)
+        logits = model.predict_on_batch(padded)[:count].astype(np.float64)
         if np.isnan(logits).any():
             raise InputError("the model gives outputs that are not numbers (NaN)")
-        # For equal logits the first class counts, so a constant model gets no credit for ties.
-        best = np.argsort(-logits, axis=-1, kind="stable")[:, :5]
-        correct = best == labels[:, np.newaxis]
-        losses = np.logaddexp.reduce(logits, axis=-1) - logits[np.arange(count), labels]
-        columns.append(
-            (labels, best[:, 0], correct[:, 0], correct.any(axis=-1), losses)
-        )
-    if not columns:
+        yield logits, labels
+    if size == 0:
         raise InputError("no image of the split can be read")
-    all_labels, predicted, top_1, top_5, losses = map(
-        np.concatenate, zip(*columns, strict=True)
-    )
-    means = {"top_1": top_1.mean(), "top_5": top_5.mean(), "loss": losses.mean()}
-    measured = {name: float(mean) for name, mean in means.items()}
-    return {"examples": len(all_labels), **measured}, all_labels, predicted
-
-
-def _write(
-    folder: Path,
-    dataset: Dataset,
-    labels: np.ndarray,
-    predicted: np.ndarray,
-    title: str,
-) -> None:
-    """Writes `classes.csv`, `confusion.png` and `wrong.csv` from the classes of all images, integers [n]."""
-    # Here: matplotlib takes a second to import.
-    from lambdanet.training import confusion
-
-    names = dataset.class_names
-    table = folder / "classes.csv"
-    write_output(
-        table, text_table.to_csv(confusion.per_class(labels, predicted, names))
-    )
-    picture = folder / "confusion.png"
-    write_output(picture, confusion.draw(labels, predicted, names, title))
-    print(f"per class: {table}; confusion matrix: {picture}")
-    images = zip(dataset.eval_names(), labels, predicted, strict=True)
-    rows = [
-        [image, names[label], names[taken]]
-        for image, label, taken in images
-        if label != taken
-    ]
-    wrong = folder / "wrong.csv"
-    write_output(wrong, text_table.render(["image", "class", "predicted"], rows, "csv"))
-    print(f"{len(rows)} wrong images: {wrong}")
-
-
-def summary(result: dict[str, Any], num_classes: int) -> str:
-    """Returns a result on one line, without top-5 where there are five classes or fewer."""
-    top_5 = f"top-5 {100 * result['top_5']:.2f} %, " if num_classes > 5 else ""
-    return (
-        f"{result['dataset']} {result['split']}: {result['examples']} images, "
-        f"top-1 {100 * result['top_1']:.2f} %, {top_5}loss {result['loss']:.4f}"
-    )

@@ -120,6 +120,7 @@ def train(
     use_backend(backend, BACKENDS)
 
     from lambdanet.training import train
+    from lambdanet.training.tasks import task_of
 
     result = train.train(
         changed,
@@ -136,11 +137,14 @@ def train(
         deterministic=deterministic,
     )
     line = f"{result['model_dir']}: epoch {result['epoch']}, step {result['step']}"
-    if "val_accuracy" in result:  # missing if the history was removed
+    metric = task_of(changed).best
+    if f"val_{metric}" in result:  # missing if the history was removed
         split = changed.held_out_split or changed.eval_split
-        line += f", accuracy on {split} {100 * result['val_accuracy']:.2f} %"
+        name = metric.replace("_", " ")
+        line += f", {name} on {split} {100 * result[f'val_{metric}']:.2f} %"
     if "best_epoch" in result:
-        line += f"; the best is epoch {result['best_epoch']} with {100 * result['best_val_accuracy']:.2f} %"
+        best = 100 * result[f"best_val_{metric}"]
+        line += f"; the best is epoch {result['best_epoch']} with {best:.2f} %"
     print(line)
 
 

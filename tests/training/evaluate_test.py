@@ -18,10 +18,20 @@ from training_runs import write_run
 
 from lambdanet.configs import get_recipe
 from lambdanet.training.data import sources
-from lambdanet.training.evaluate import evaluate, measure, summary
+from lambdanet.training.evaluate import evaluate, outputs
 from lambdanet.training.serving.export import export
+from lambdanet.training.tasks import classification
 
 pytestmark = pytest.mark.usefixtures("one_block")
+
+
+def measure(model, batches):
+    return classification.measure(outputs(model, batches)).values
+
+
+def summary(result, num_classes):
+    line = classification.summary(result, num_classes)
+    return f"{result['dataset']} {result['split']}: {line}"
 
 
 def identity(num_classes):

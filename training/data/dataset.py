@@ -16,7 +16,7 @@ import tensorflow as tf
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import invalid
-from lambdanet.training.data import augment, folder, preprocess, records
+from lambdanet.training.data import augment, preprocess, records
 from lambdanet.training.data.bad_records import (
     BadRecords,
     Example,
@@ -30,11 +30,10 @@ from lambdanet.training.data.class_names import (
     is_utf8,
     normalized,
 )
-from lambdanet.training.data.folder import FolderSource, PictureFiles
 from lambdanet.training.data.image_files import find_copies
 from lambdanet.training.data.records import RecordsSource
-from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source, TfdsSource
-from lambdanet.training.data.tables import TableSource
+from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source
+from lambdanet.training.tasks import Task, task_of
 
 MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
 MAX_NAMED = 3  # pictures in a line
@@ -46,18 +45,6 @@ FOREVER = 1 << 40  # passes
 SEEDS_PER_PASS = 1 << 20
 
 Key = tuple[tf.Tensor, tf.Tensor]  # the pass of an example, and its place in it
-
-
-def open_pictures(recipe: Recipe, data_dir: str | None) -> PictureFiles:
-    """Returns the pictures of the dataset `folder`: from the table in `labels`, or from class folders."""
-    return (TableSource if recipe.labels else FolderSource)(recipe, data_dir)
-
-
-# The readers of one's own pictures, by the dataset of a recipe; other datasets are TFDS's.
-SOURCES: dict[str, Callable[[Recipe, str | None], Source]] = {
-    folder.NAME: open_pictures,
-    records.NAME: RecordsSource,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +101,7 @@ class Dataset:
         """
         if not is_utf8(data_dir or ""):
             raise invalid("data_dir", "a path in UTF-8", data_dir)
-        source = SOURCES.get(recipe.dataset, TfdsSource)(recipe, data_dir)
+        source = task_of(recipe).open_source(data_dir)
         source.hold_out(held_out)
         names: Sequence[str] = source.class_names
         if classes and classes.names:
@@ -143,18 +130,38 @@ class Dataset:
         recipe = self.recipe
         if not isinstance(recipe.class_weights, str):
             return recipe.class_weights
+        present, _ = self._label_counts
+        weights = present.sum() / (recipe.num_classes * np.maximum(present, 1))
+        return tuple(weights.tolist())
+
+    @functools.cached_property
+    def positive_weights(self) -> tuple[float, ...]:
+        """The factor of each class on the loss where it is present; empty: 1.
+
+        Balanced ones are the numbers of images of training without and with the class, divided.
+        """
+        if not isinstance(self.recipe.positive_weights, str):
+            return self.recipe.positive_weights
+        present, absent = self._label_counts
+        return tuple((absent / np.maximum(present, 1)).tolist())
+
+    @functools.cached_property
+    def _label_counts(self) -> np.ndarray:
+        """The numbers of images of training with and without each class, [2, num_classes]."""
         labels = (
-            self.source.examples(recipe.train_split, None)
-            .map(self.source.number)
+            self.source.examples(self.recipe.train_split, None)
+            .map(functools.partial(self.task.read, self.source))
             .ignore_errors()
         )
-        counts = np.zeros(recipe.num_classes)
+        counts = np.zeros([2, self.recipe.num_classes])
         for batch in labels.batch(1024).as_numpy_iterator():
-            # Others are bad records.
-            known = batch[(batch >= 0) & (batch < recipe.num_classes)]
-            counts += np.bincount(known, minlength=recipe.num_classes)
-        weights = counts.sum() / (recipe.num_classes * np.maximum(counts, 1))
-        return tuple(weights.tolist())
+            counts += self.task.count(batch)
+        return counts
+
+    @functools.cached_property
+    def task(self) -> Task:
+        """The task of the recipe."""
+        return task_of(self.recipe)
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:
@@ -293,7 +300,9 @@ class Dataset:
 
         def prepare(example: Example, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             del place
-            return preprocessing(source.image(example).pixels()), source.number(example)
+            return preprocessing(source.image(example).pixels()), self.task.read(
+                source, example
+            )
 
         count = self.num_examples(self.eval_split, shard)
         examples = source.examples(self.eval_split, None, shard)
@@ -358,7 +367,7 @@ class Dataset:
             images: int,
             images_per_pass: int,
             num_passes: int,
-            soft: bool = False,
+            read: Any,
         ) -> TrainingStream:
             size = images // shard.replicas  # of a batch of one device
             return TrainingStream(
@@ -371,7 +380,7 @@ class Dataset:
                 images_per_pass=images_per_pass * copies,
                 num_passes=num_passes,
                 copies=copies,
-                soft=soft,
+                read=read,
             )
 
         streams = [
@@ -382,6 +391,7 @@ class Dataset:
                 labeled,
                 self.steps_per_epoch * labeled // shard.count,
                 ceil_div(recipe.epochs, copies),
+                self.task.read,
             )
         ]
         if num_pseudo:
@@ -396,7 +406,7 @@ class Dataset:
                     num_pseudo,
                     number,
                     FOREVER,
-                    source.soft,
+                    type(source).probabilities if source.soft else self.task.read,
                 )
             )
         return streams
@@ -509,15 +519,15 @@ class TrainingStream:
     images_done: int  # before the first batch
     images_per_pass: int  # the first of its order, copies counted
     num_passes: int
+    read: Callable[[Source, Example], tf.Tensor]  # returns the label of an example
     copies: int = 1  # of each image in a pass, each with its own augmentation
-    soft: bool = False  # whether labels are distributions over the classes
 
     def batches(self, recipe: Recipe, bad_records: BadRecords) -> tf.data.Dataset:
         """Returns batches of the images, uint8, augmented as in the recipe, and their labels."""
 
         def prepare(example: Example, key: Key) -> tuple[tf.Tensor, tf.Tensor]:
-            label = self.source.probabilities if self.soft else self.source.number
-            return self._augmented(recipe, example, key), label(example)
+            label = self.read(self.source, example)
+            return self._augmented(recipe, example, key), label
 
         first_pass, first = divmod(self.images_done, self.images_per_pass)
         examples = tf.data.Dataset.range(first_pass, self.num_passes).flat_map(

@@ -13,6 +13,7 @@ of their names, is for evaluation, and the others are for training.
 import functools
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -36,7 +37,9 @@ HELD_OUT_STRIDE = 5
 
 
 class PictureFiles(Source):
-    """Picture files of any size with a class each: what a `sources.Source` does with their list."""
+    """Picture files of any size with a label each: what a `sources.Source` does with their list."""
+
+    label_type = tf.int64
 
     def __init__(self, recipe: Recipe) -> None:
         self.channels = 1 if len(recipe.mean) == 1 else 3
@@ -56,7 +59,7 @@ class PictureFiles(Source):
             fields[shard.index :: shard.count] for fields in self._files(split)
         )
         examples = tf.data.Dataset.from_tensor_slices(
-            {"name": paths, "label": tf.constant(labels, tf.int64)}
+            {"name": paths, "label": tf.constant(labels, self.label_type)}
         )
         if seed is not None:
             examples = examples.shuffle(
@@ -90,11 +93,11 @@ class PictureFiles(Source):
             f"no picture of split {split!r} can be read; the last: {problem}"
         )
 
-    def files(self, split: str) -> list[tuple[str, int]]:
+    def files(self, split: str) -> list[tuple[str, Any]]:
         paths, labels = self._files(split)
         return list(zip(map(os.fsdecode, paths), labels, strict=True))
 
-    def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:
+    def _list_files(self, split: str) -> tuple[list[bytes], list[Any]]:
         """Returns the paths of the pictures of a split, in order, and their labels."""
         raise NotImplementedError
 

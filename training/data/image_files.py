@@ -236,7 +236,7 @@ def read_images(
             yield path, error
 
 
-def fingerprint(files: Sequence[tuple[str, int]]) -> str:
+def fingerprint(files: Sequence[tuple[str, Any]]) -> str:
     """Returns a digest of the names, labels and sizes of files, which may be in another folder later.
 
     Args:

@@ -164,6 +164,20 @@ class RecordsSource(Source):
         return self._counts[path.name]
 
 
+class MultilabelRecords(RecordsSource):
+    """Images in TFRecords with a list of the numbers of their classes in `image/class/label`."""
+
+    def label(self, example: Example) -> tf.Tensor:
+        """Returns 1 for each class of an example, and 0 for the others, float32 [num_classes]."""
+        count = len(self.class_names)
+        features = {LABEL: tf.io.RaggedFeature(tf.int64)}
+        found = tf.io.parse_single_example(example["record"], features)[LABEL]
+        # Others are bad records.
+        is_known = tf.reduce_all((found >= 0) & (found < count))
+        with tf.control_dependencies([tf.debugging.Assert(is_known, [found])]):
+            return tf.reduce_sum(tf.one_hot(tf.unique(found)[0], count), axis=0)
+
+
 def parse_field(
     example: Example, field: str, shape: list[int], dtype: tf.DType
 ) -> tf.Tensor:

@@ -99,9 +99,13 @@ class Source(Protocol):
         """Raises `InputError` where none of the picture files of a split can be read."""
         return
 
-    def files(self, split: str) -> list[tuple[str, int]]:
+    def files(self, split: str) -> list[tuple[str, Any]]:
         """Returns the path and label of each picture file; none where images are in other files."""
         return []
+
+    def check_on_disk(self) -> None:
+        """Raises `InputError` where reading the images would download them."""
+        return
 
     def hold_out(self, names: Sequence[str]) -> None:
         """Sets `held_out` to the pictures of a run, or where none of them exists, to others."""
@@ -128,6 +132,13 @@ class TfdsSource(Source):
             )
         self.channels: int = features["image"].shape[-1]
         self.class_names = list(features["label"].names)
+
+    def check_on_disk(self) -> None:
+        path = self._builder.data_path
+        if not path.exists():
+            raise InputError(
+                f"dataset {self._builder.name} is not on disk: {str(path)!r} does not exist"
+            )
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
         return num_examples(prepare_on_disk(self._builder), split, shard)

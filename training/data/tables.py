@@ -10,10 +10,14 @@ labels of the training split, in the order of their names, or of their values if
 repeated, but a file has one label, and is not both in the splits of training and evaluation.
 """
 
+import functools
 import os
 import unicodedata
+from typing import Any
 
+import numpy as np
 import pyarrow
+import tensorflow as tf
 from pyarrow import csv, parquet
 
 from lambdanet.configs.recipe import Recipe
@@ -24,7 +28,7 @@ COLUMNS = ("file", "label", "split")
 
 
 # Or "07" would become the number 7.
-TEXTS = {name: pyarrow.string() for name in COLUMNS}
+TEXTS = {name: pyarrow.string() for name in (*COLUMNS, "labels")}
 
 
 READERS = {
@@ -46,10 +50,9 @@ class TableSource(PictureFiles):
         super().__init__(recipe)
         self._table = os.path.expanduser(recipe.labels)
         self._root = os.path.expanduser(data_dir or os.path.dirname(self._table))
-        self._rows = _checked(_read(self._table), self._table, self._root, recipe)
-        self.class_names = _in_order(
-            {row["label"] for row in self._split(recipe.train_split)}
-        )
+        rows = self._read_rows()
+        self._rows = _checked(rows, self._table, self._root, recipe)
+        self.class_names = self._find_classes(self._split(recipe.train_split))
         if len(self.class_names) < 2:
             raise invalid(
                 f"classes in {self._table!r}", "two or more labels", self.class_names
@@ -60,18 +63,32 @@ class TableSource(PictureFiles):
                 f"first file in {self._table!r}", "a picture below the data_dir", first
             )
 
-    def _list_files(self, split: str) -> tuple[list[bytes], list[int]]:
-        numbers = {name: number for number, name in enumerate(self.class_names)}
+    def _read_rows(self) -> list[dict[str, str]]:
+        return _read(self._table)
+
+    def _find_classes(self, rows: list[dict[str, str]]) -> list[str]:
+        """Returns the names of the classes, of the rows of training."""
+        return _in_order({row["label"] for row in rows})
+
+    def _list_files(self, split: str) -> tuple[list[bytes], list[Any]]:
         rows = self._split(split)
-        for row in rows:
-            if row["label"] not in numbers:
-                raise unknown(
-                    f"label of {row['file']!r} in {self._table!r}",
-                    row["label"],
-                    self.class_names,
-                )
+        labels = [self._label(row) for row in rows]
         paths = [os.fsencode(os.path.join(self._root, row["file"])) for row in rows]
-        return paths, [numbers[row["label"]] for row in rows]
+        return paths, labels
+
+    def _label(self, row: dict[str, str]) -> Any:
+        return self._number(row["label"], row)
+
+    def _number(self, name: str, row: dict[str, str]) -> int:
+        """Returns the number of a class; `InputError` where there is none of that name."""
+        if name not in self._numbers:
+            where = f"label of {row['file']!r} in {self._table!r}"
+            raise unknown(where, name, self.class_names)
+        return self._numbers[name]
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.class_names)}
 
     def _split(self, split: str) -> list[dict[str, str]]:
         rows = [row for row in self._rows if row["split"] == split]
@@ -82,6 +99,60 @@ class TableSource(PictureFiles):
                 {row["split"] for row in self._rows},
             )
         return rows
+
+
+class MultilabelTable(TableSource):
+    """The pictures in a table with any number of classes for each; a `sources.Source`.
+
+    Beside `file` and `split`, it has a column `labels` with names between semicolons, or a column for each
+    class, with 1, 0 or nothing: unknown. Errors as of `TableSource`.
+    """
+
+    label_type = tf.float32
+
+    def _read_rows(self) -> list[dict[str, str]]:
+        table = _load(self._table, "labels")
+        names = table.column_names
+        self._columns = [name for name in names if name not in ("file", "split")]
+        has_columns = {"file", "split"} <= set(names) and len(set(names)) == len(names)
+        if not has_columns or ("labels" in names and len(names) > 3):
+            accepted = "file, split, and either labels or one for each class"
+            raise invalid(f"columns of {self._table!r}", accepted, names)
+        rows = []
+        for number, row in enumerate(table.to_pylist(), start=1):
+            where = f"row {number} of {self._table!r}"
+            if not row["file"] or not row["split"]:
+                raise invalid(where, "a file and a split", row)
+            texts = [self._text(where, name, row[name]) for name in self._columns]
+            label = ";".join(texts)
+            rows.append({"file": row["file"], "label": label, "split": row["split"]})
+        return rows
+
+    def _text(self, where: str, column: str, value: Any) -> str:
+        """Returns what a column says, as a text."""
+        if value is None:
+            return ""
+        if column == "labels":
+            return str(value)
+        if value not in (0, 1):
+            raise invalid(f"{column} in {where}", "0, 1 or nothing", value)
+        return str(int(value))
+
+    def _find_classes(self, rows: list[dict[str, str]]) -> list[str]:
+        if self._columns != ["labels"]:
+            return self._columns
+        return _in_order({name for row in rows for name in _split_names(row["label"])})
+
+    def _label(self, row: dict[str, str]) -> tuple[float, ...]:
+        if self._columns != ["labels"]:
+            values = {"": np.nan, "0": 0.0, "1": 1.0}
+            return tuple(values[text] for text in row["label"].split(";"))
+        given = {self._number(name, row) for name in _split_names(row["label"])}
+        return tuple(float(number in given) for number in range(len(self.class_names)))
+
+
+def _split_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(";") if name.strip()]
 
 
 def _read(path: str) -> list[dict[str, str]]:

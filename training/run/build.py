@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model, the optimizer, the loss and the learning rate of a recipe.
+"""The model, the optimizer and the learning rate of a recipe, and its compiled step.
 
-In this order: what a recipe builds; its learning rate at each step (`WarmupSchedule`); its losses and its
-accuracy; the layers that it freezes.
+In this order: what a recipe builds, and its learning rate at each step (`WarmupSchedule`). Losses and metrics
+are those of its task (training/tasks).
 """
 
 import dataclasses
 import math
 import pkgutil
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, compat, keras
 from lambdanet.configs.recipe import Recipe
-from lambdanet.configs.recipe_values import LOSSES, OPTIMIZERS, SCHEDULES
+from lambdanet.configs.recipe_values import OPTIMIZERS, SCHEDULES
 from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
 from lambdanet.training.run import optimizers
@@ -25,6 +24,7 @@ from lambdanet.training.run.train_step import (
     average_weights,
     rematerialize,
 )
+from lambdanet.training.tasks import task_of
 
 
 def build_model_for_training(recipe: Recipe) -> keras.Model:
@@ -123,31 +123,24 @@ def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Op
     return optimizers.with_options(kind)(**arguments)
 
 
-def build_loss(recipe: Recipe) -> keras.losses.Loss:
-    """Returns the recipe's loss of logits."""
-    options = {"threshold": recipe.target_threshold} if recipe.target_threshold else {}
-    return pkgutil.resolve_name(LOSSES[recipe.loss])(
-        recipe.label_smoothing, recipe.class_weights, **options
-    )
-
-
 def compile_model(
     recipe: Recipe,
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer,
     steps_per_execution: int = 1,
 ) -> None:
-    """Compiles a model for `fit` with the recipe's loss, and accuracy as its metric.
+    """Compiles a model for `fit` with the loss and the metrics of the recipe's task.
 
     The compiled function makes `steps_per_execution` training steps per call.
     """
+    task = task_of(recipe)
     model.compile(
         optimizer=optimizer,
-        loss=build_loss(recipe),
-        weighted_metrics=[Accuracy()],  # the padding of evaluation batches has weight 0
+        loss=task.loss(),
+        weighted_metrics=task.metrics(),  # the padding of evaluation batches has weight 0
         steps_per_execution=steps_per_execution,
     )
-    create_metrics(model)
+    create_metrics(model, task.first_label())
     if recipe.remat:
         model.call = rematerialize(model)
     if recipe.accumulate_steps > 1:
@@ -158,13 +151,12 @@ def compile_model(
         model.train_step = average_weights(model)
 
 
-def create_metrics(model: keras.Model) -> None:
-    """Creates the variables of a compiled model's metrics, in place of its first step.
+def create_metrics(model: keras.Model, labels: np.ndarray) -> None:
+    """Creates the variables of a compiled model's metrics for labels of an image, in place of its first step.
 
     Otherwise `fit` takes a batch of every dataset first (Keras 3.15), and with a strategy of TensorFlow at
     every evaluation one that is not there.
     """
-    labels = np.zeros([1])
     logits = np.zeros([1, *model.output_shape[1:]], np.float32)
     for part in (model._compile_metrics, model._compile_loss):
         part.build(labels, logits)
@@ -227,129 +219,3 @@ def cosine(schedule: WarmupSchedule, after: Tensor) -> Tensor:
 def exponential(schedule: WarmupSchedule, after: Tensor) -> Tensor:
     """Returns the factor on the peak, which falls by `decay_rate` every `decay_steps` steps."""
     return schedule.decay_rate ** K.floor(after / schedule.decay_steps)
-
-
-class _ClassLoss(keras.losses.Loss):
-    """A loss of logits with label smoothing and class weights."""
-
-    def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        class_weights: Sequence[float] = (),
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.label_smoothing = label_smoothing
-        self.class_weights = tuple(class_weights)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Returns the loss [b] of labels [b] or [b, 1], or of distributions, and logits [b, num_classes]."""
-        labels = _distributions(y_true, y_pred.shape[-1])
-        loss = self.compare(labels, K.cast(y_pred, "float32"))
-        if not self.class_weights:
-            return loss
-        return loss * K.sum(
-            labels * K.convert_to_tensor(self.class_weights, "float32"), axis=-1
-        )
-
-    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
-        """Returns the loss [b] of labels and logits, both float32 [b, num_classes]."""
-        raise NotImplementedError
-
-    def smooth_labels(self, labels: Tensor) -> Tensor:
-        """Returns labels [b, num_classes] with a part of each spread over all classes."""
-        return (
-            labels * (1 - self.label_smoothing)
-            + self.label_smoothing / labels.shape[-1]
-        )
-
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "label_smoothing": self.label_smoothing,
-            "class_weights": self.class_weights,
-        }
-        return {**super().get_config(), **own}
-
-
-@keras.saving.register_keras_serializable("lambdanet")
-class SmoothedCrossEntropy(_ClassLoss):
-    """Softmax cross entropy of logits, with label smoothing.
-
-    The target of class c is (1 - s) [c = label] + s / num_classes, where s is the label smoothing. The loss
-    of an example is multiplied by the weight of its class, or for a distribution, by the mean weight.
-
-    Args:
-      label_smoothing: s, at least 0 and below 1.
-      class_weights: the weight of each class; empty: 1.
-
-    Example:
-      >>> float(SmoothedCrossEntropy(0.1)(tf.constant([1]), tf.constant([[0.0, 0.0]])))
-      0.6931...
-    """
-
-    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
-        return K.softmax_cross_entropy(self.smooth_labels(labels), logits)
-
-
-@keras.saving.register_keras_serializable("lambdanet")
-class SmoothedBinaryCrossEntropy(_ClassLoss):
-    """The mean over the classes of the binary cross entropy of logits (Wightman et al. 2021, section 3).
-
-    Scores each class independently, so a mixed image can contain both of its classes. Targets and weights are
-    as in `SmoothedCrossEntropy`.
-
-    Args:
-      label_smoothing: s, at least 0 and below 1.
-      class_weights: the weight of each class; empty: 1.
-      threshold: labels above it become 1 and others 0, as with timm's `--bce-target-thresh`, but before the
-        smoothing, which timm's removes again; 0: they stay.
-
-    Example:
-      >>> float(SmoothedBinaryCrossEntropy()(tf.constant([1]), tf.constant([[0.0, 0.0]])))
-      0.6931...
-    """
-
-    def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        class_weights: Sequence[float] = (),
-        threshold: float = 0.0,
-        **kwargs: Any,
-    ):
-        super().__init__(label_smoothing, class_weights, **kwargs)
-        self.threshold = threshold
-
-    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
-        if self.threshold:
-            labels = K.cast(labels > self.threshold, "float32")
-        return keras.losses.binary_crossentropy(
-            self.smooth_labels(labels), logits, from_logits=True
-        )
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "threshold": self.threshold}
-
-
-@keras.saving.register_keras_serializable("lambdanet")
-class Accuracy(keras.metrics.MeanMetricWrapper):
-    """The fraction of images whose largest logit belongs to the label, or to its most probable class."""
-
-    def __init__(self, name: str = "accuracy", dtype: object = None):
-        super().__init__(_is_correct, name=name, dtype=dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype}
-
-
-def _is_correct(y_true: Tensor, y_pred: Tensor) -> Tensor:
-    targets = _distributions(y_true, y_pred.shape[-1])
-    # `==` forgets the rank
-    is_equal = keras.ops.equal(K.argmax(targets, axis=-1), K.argmax(y_pred, axis=-1))
-    return K.cast(is_equal, "float32")
-
-
-def _distributions(labels: Tensor, num_classes: int) -> Tensor:
-    """Returns labels [b] or [b, 1] as distributions [b, num_classes]; distributions stay unchanged."""
-    if len(labels.shape) == 2 and labels.shape[-1] == num_classes:
-        return K.cast(labels, "float32")
-    return K.one_hot(K.reshape(K.cast(labels, "int32"), [-1]), num_classes)

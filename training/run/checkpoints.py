@@ -23,9 +23,9 @@ from lambdanet.backend.strategies import SEEDS
 from lambdanet.errors import InputError, Preempted, invalid, one_line
 from lambdanet.files import atomic_file, write_atomic
 from lambdanet.training.run.devices import ONE_DEVICE, Devices
+from lambdanet.training.tasks import Task
 
 MAX_TO_KEEP = 3
-NUM_SUMS = 4  # the sum and the count of the loss, and of the accuracy
 # Names in a checkpoint, or their beginnings.
 MODEL = "model/"
 AVERAGE = "average/"
@@ -54,7 +54,8 @@ class Checkpoints:
       max_to_keep: the number of checkpoints to keep, the newest.
 
     Attributes:
-      sums: the sums of the metrics since the start of the epoch, float32 [4]; 0 once it is evaluated.
+      sums: the variables of the metrics since the start of the epoch, such as the sum and the count of the
+        loss, float32 [n]; 0 once it is evaluated.
 
     Example:
       >>> from lambdanet.training.run.optimizers import with_options
@@ -77,7 +78,7 @@ class Checkpoints:
         self.model = model
         self.optimizer = optimizer
         self.devices = devices
-        self.sums = np.zeros(NUM_SUMS, np.float32)
+        self.sums = np.zeros(1, np.float32)
         self._max_to_keep = max_to_keep
         self._kept: list[Any] = []  # the weights, while averages are in their place
         if not optimizer.built:
@@ -311,10 +312,12 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._first_step = self._step
-        for variable, value in zip(
-            self.model.metrics_variables, self._checkpoints.sums, strict=True
-        ):
-            variable.assign(value)  # 0, unless the epoch had begun
+        variables = self.model.metrics_variables
+        ends = np.cumsum([math.prod(variable.shape) for variable in variables])
+        # 0, unless the epoch had begun.
+        sums = np.split(np.resize(self._checkpoints.sums, ends[-1]), ends[:-1])
+        for variable, values in zip(variables, sums, strict=True):
+            variable.assign(values.reshape(variable.shape))
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -329,8 +332,9 @@ class SaveCheckpoints(keras.callbacks.Callback):
         ended = batch + 1 == self.params["steps"]
         if not (due or self._stopping or ended):
             return
-        variables = self.model.metrics_variables  # of the loss, of the accuracy
-        self._sums = np.array([variable.numpy() for variable in variables], np.float32)
+        variables = self.model.metrics_variables
+        sums = [np.ravel(variable.numpy()) for variable in variables]
+        self._sums = np.concatenate(sums).astype(np.float32)
         # At the end of an epoch, the evaluation comes first.
         if not ended and math.isfinite(float((logs or {})["loss"])):
             self._checkpoints.sums = self._sums
@@ -385,17 +389,19 @@ class BestEpoch(keras.callbacks.Callback):
     Args:
       checkpoints: the checkpoints in a folder of their own, of which one is kept.
       patience: the number of epochs without a better one after which the run ends; 0: it never does.
+      task: the task of the run, which says what the best epoch has the most of.
     """
 
-    def __init__(self, checkpoints: Checkpoints, patience: int):
+    def __init__(self, checkpoints: Checkpoints, patience: int, task: Task):
         super().__init__()
+        self._task = task
         self._checkpoints = checkpoints
         self._patience = patience
         self._file = checkpoints.directory / BEST_EPOCH
         self.epoch, self.accuracy = read_best(checkpoints.directory)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        accuracy = (logs or {})["val_accuracy"]
+        accuracy = (logs or {})[f"val_{self._task.best}"]
         if accuracy > self.accuracy:
             self._keep(epoch + 1, accuracy)
         if is_out_of_patience(self._patience, epoch + 1 - self.epoch):
@@ -408,6 +414,7 @@ class BestEpoch(keras.callbacks.Callback):
         self._checkpoints.save(step)
         if self._checkpoints.devices.chief:
             kept = {"epoch": epoch, "step": step, "accuracy": accuracy}
+            kept |= self._task.describe_best(self.model)
             write_atomic(self._file, json.dumps(kept) + "\n")
 
 

@@ -209,7 +209,7 @@ def train(
             kept = Checkpoints(
                 path / model_dirs.BEST, model, optimizer, devices, max_to_keep=1
             )
-            best = [BestEpoch(kept, recipe.patience)]
+            best = [BestEpoch(kept, recipe.patience, dataset.task)]
         own = [
             *_user_callbacks(chosen.callback if devices.chief else (), recipe, path),
             *best,
@@ -241,7 +241,11 @@ def train(
         for layer in frozen:
             layer.trainable = False
         compile_model(
-            dataclasses.replace(recipe, class_weights=dataset.class_weights),
+            dataclasses.replace(
+                recipe,
+                class_weights=dataset.class_weights,
+                positive_weights=dataset.positive_weights,
+            ),
             model,
             optimizer,
             chosen.steps_per_execution,
@@ -371,12 +375,10 @@ def finish_epoch(
     every = CallbackList(callbacks, model=model)
     every.on_train_begin()
     every.on_epoch_begin(epoch)
+    training = {k: float(v) for k, v in model.get_metrics_result().items()}
     results = model.evaluate(
         evaluation, steps=evaluation_steps, callbacks=every, verbose=0, return_dict=True
     )
-    # float32, as in the metrics of Keras
-    total_loss, losses, correct, images = checkpoints.sums
-    training = {"loss": float(total_loss / losses), "accuracy": float(correct / images)}
     validation = {f"val_{name}": value for name, value in results.items()}
     every.on_epoch_end(epoch, training | validation)
     every.on_train_end()

@@ -43,6 +43,7 @@ from lambdanet.training.run.model_dir import (
     class_names,
     load_weights,
 )
+from lambdanet.training.tasks import task_of
 
 
 def find_finished(path: Path, recipe: Recipe) -> dict[str, Any] | None:
@@ -84,7 +85,8 @@ def report(path: Path, recipe: Recipe) -> dict[str, Any]:
         last |= {"epoch": int(row["epoch"]), "step": int(row["step"])}
     if recipe.held_out_split:
         epoch, accuracy = read_best(path / BEST)
-        last |= {"best_epoch": epoch, "best_val_accuracy": accuracy}
+        best = f"best_val_{task_of(recipe).best}"
+        last |= {"best_epoch": epoch, best: accuracy}
     return last
 
 

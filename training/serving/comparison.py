@@ -15,10 +15,11 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import image_files, preprocess, sources
-from lambdanet.training.data.dataset import SOURCES, Dataset
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard, Source
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.start import read_record
+from lambdanet.training.tasks import task_of
 
 NUM_PICTURES = 64  # to compare the models on
 BATCHES = (1, 2, 7)  # the numbers of pictures at a time, in turn
@@ -91,7 +92,7 @@ def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
     cannot be read.
     """
     split = recipe.eval_split
-    _check_on_disk(recipe, data_dir)
+    task_of(recipe).open_source(data_dir).check_on_disk()
     source = Dataset.open(recipe, data_dir).source
     num_shares = max(1, source.num_examples(split) * NUM_PARTS // NUM_PICTURES)
     chosen = sorted({num_shares * part // NUM_PARTS for part in range(NUM_PARTS)})
@@ -120,7 +121,7 @@ def labeled_pictures(
       InputError: the pictures are not on disk, cannot be read, or have other classes.
     """
     found = model_dirs.find_data_dir(model_dir, data_dir)
-    _check_on_disk(recipe, found)
+    task_of(recipe).open_source(found).check_on_disk()
     source = Dataset.open(
         recipe,
         found,
@@ -173,16 +174,6 @@ def separate(
     return Pictures(images, calibration.name), pictures
 
 
-def _check_on_disk(recipe: Recipe, data_dir: str | None) -> None:
-    """Raises `InputError` where reading the images of a recipe would download them."""
-    if recipe.dataset not in SOURCES:
-        path = sources.open_tfds(recipe.dataset, data_dir).data_path
-        if not path.exists():
-            raise InputError(
-                f"dataset {recipe.dataset} is not on disk: {str(path)!r} does not exist"
-            )
-
-
 def _read(
     source: Source, examples: tf.data.Dataset, recipe: Recipe, split: str, count: int
 ) -> Pictures:
@@ -191,7 +182,7 @@ def _read(
 
     def prepare(example: sources.Example) -> tuple[tf.Tensor, tf.Tensor]:
         pixels = square(source.image(example).pixels())
-        return _as_bytes(pixels), source.number(example)
+        return _as_bytes(pixels), task_of(recipe).read(source, example)
 
     name = f"pictures of {recipe.dataset} {split}"
     prepared = examples.map(prepare).ignore_errors().take(count)
@@ -254,7 +245,7 @@ def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Pa
     if np.isnan([logits, found_logits]).any():
         raise InputError("it gives outputs that are not numbers (NaN)")
     accuracies = None
-    if pictures.labels is not None:
+    if pictures.labels is not None and pictures.labels.ndim == 1:
         keras_accuracy = float(np.mean(classes == pictures.labels))
         found_accuracy = float(np.mean(found_classes == pictures.labels))
         accuracies = (keras_accuracy, found_accuracy)

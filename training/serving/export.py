@@ -169,6 +169,7 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
             trained.preprocessing,
             trained.class_names,
             names_file,
+            trained.thresholds,
         )
         signatures = module.signatures()
         with atomic_dir(path) as staging:

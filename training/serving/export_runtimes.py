@@ -24,9 +24,11 @@ from lambdanet.training.run.model_dir import load_recipe
 from lambdanet.training.serving import comparison, trained_weights
 from lambdanet.training.serving.comparison import Parity, Pictures, Runner
 from lambdanet.training.serving.export import check_classifier, in_float32, serving_form
+from lambdanet.training.serving.saved_model import to_probabilities
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 CLASSES = "class_names.txt"
+THRESHOLDS = "thresholds.txt"  # in the order of the classes
 # Largest difference of float32 logits, relative to their standard deviation.
 TOLERANCE = 1e-3
 # Smallest part of the pictures whose top class must remain with 8-bit activations; with less, their ranges
@@ -140,6 +142,7 @@ def _export(
             opset,
             calibration,
             any_size,
+            trained.thresholds,
         )
     print(f"exported {trained} to {Path(out, FORMATS[format].file)}")
     print(parity)
@@ -164,6 +167,7 @@ def write(
     opset: int | None = None,
     calibration: Pictures | None = None,
     any_size: bool = False,
+    thresholds: Sequence[float] = (),
 ) -> Parity:
     """Converts a model, writes it with `class_names.txt`, and returns its comparison with Keras.
 
@@ -185,6 +189,8 @@ def write(
         more that differ.
       any_size: whether it takes `images` of any height and width, [b, h, w, 3], in all formats but
         "litert_int8_full"; it is also compared on pictures of another size.
+      thresholds: the probability from which on each class is present, of a model with any number of classes
+        for a picture, whose probabilities are sigmoids; they are written as `thresholds.txt`.
 
     Raises:
       InputError: the format is unknown, has no such opset or needs pictures to calibrate on, the model is no
@@ -208,8 +214,10 @@ def write(
             compared.append(others)
             size = None
             model = _of_any_size(model, others.images)
-        classify = _classifier(model, size, mean, std)
-        served = _classifier(serving_form(model), size, mean, std, chosen.calibrated)
+        several = bool(thresholds)
+        classify = _classifier(model, size, mean, std, several)
+        form = serving_form(model)
+        served = _classifier(form, size, mean, std, several, chosen.calibrated)
         with _quiet():
             content = chosen.convert(served, opset, calibration)
             run = chosen.load(content)
@@ -236,6 +244,8 @@ def write(
             )
     Path(out, chosen.file).write_bytes(content)
     write_names(Path(out, CLASSES), class_names)
+    if thresholds:
+        write_names(Path(out, THRESHOLDS), [f"{x:g}" for x in thresholds])
     return parities[0]
 
 
@@ -277,6 +287,7 @@ def _classifier(
     input_size: int | None,
     mean: Sequence[float],
     std: Sequence[float],
+    is_multilabel: bool,
     in_8_bits: bool = False,
 ) -> Function:
     """Returns a function from images in 0..255 to logits and probabilities.
@@ -296,7 +307,8 @@ def _classifier(
             )
         with device.assume("RUNTIME_INT8" if in_8_bits else "RUNTIME"):
             logits = tf.cast(model(normalize(pixels), training=False), tf.float32)
-        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+        probabilities = to_probabilities(logits, is_multilabel)
+        return {"logits": logits, "probabilities": probabilities}
 
     return classify
 

@@ -47,8 +47,9 @@ def predict(
       top: the number of classes per image, at most all of them.
 
     Returns:
-      A dict per image with `image`, `top` (pairs of name and probability in descending order) and `picture`
-      (the path of the drawn prediction, or None); for an image that cannot be read, `image` and `error`.
+      A dict per image with `image`, `top` (pairs of name and probability in descending order), `picture`
+      (the path of the drawn prediction, or None) and, where an image may have any number of classes,
+      `present` (the names of those that it has); for an image that cannot be read, `image` and `error`.
 
     Raises:
       InputError: no image can be read, `saved_model` is not an exported classifier, `top` is less than 1, or
@@ -73,25 +74,32 @@ def predict(
     elif out is not None:
         pictures = picture_paths(paths, out)
 
-    def classify(path: str) -> list[tuple[str, float]]:
+    def classify(path: str) -> dict[str, Any]:
         contents = tf.constant([read_contents(path)])
         with named_if_damaged(path):
             outputs = classifier.signatures["serving_bytes"](image_bytes=contents)
-        probabilities = outputs["probabilities"][0].numpy()
-        return top_classes(probabilities, classifier.class_names, top)
+        names = classifier.class_names
+        found: dict[str, Any] = {
+            "top": top_classes(outputs["probabilities"][0].numpy(), names, top)
+        }
+        if "is_present" in outputs:
+            places = np.flatnonzero(outputs["is_present"][0])
+            found["present"] = [names[place] for place in places]
+        return found
 
     predictions = read_images(paths, show_progress=table is not None, read=classify)
     results: list[dict[str, Any]] = []
-    for (path, classes), picture in zip(predictions, pictures, strict=True):
-        if isinstance(classes, InputError):
-            results.append({"image": path, "error": str(classes)})
+    for (path, found), picture in zip(predictions, pictures, strict=True):
+        if isinstance(found, InputError):
+            results.append({"image": path, "error": str(found)})
             continue
+        classes = found["top"]
         if picture is not None:
             title = os.path.basename(path)
             save_picture(draw_prediction(read_image(path), title, classes), picture)
         if not table:
-            _print_prediction(path, classes, picture)
-        results.append({"image": path, "top": classes, "picture": picture})
+            _print_prediction(path, found, picture)
+        results.append({"image": path, "picture": picture, **found})
     if table:
         write_output(file, table.write(results).encode(errors="backslashreplace"))
         count = sum("top" in result for result in results)
@@ -121,6 +129,7 @@ def _csv(results: Sequence[dict[str, Any]]) -> str:
             "rank": rank,
             "class": name,
             "probability": f"{probability:.6g}",
+            **({"present": name in result["present"]} if "present" in result else {}),
         }
         for result in results
         for rank, (name, probability) in enumerate(result.get("top", ()), 1)
@@ -137,6 +146,8 @@ def _json_lines(results: Sequence[dict[str, Any]]) -> str:
             line["error"] = result["error"]
         else:
             line["classes"], line["probabilities"] = zip(*result["top"], strict=True)
+        if "present" in result:
+            line["present"] = result["present"]
         lines.append(json.dumps(line) + "\n")
     return "".join(lines)
 
@@ -149,7 +160,7 @@ class Table(NamedTuple):
 
 
 TABLES = {
-    ".csv": Table(_csv, rb"image,rank,class,probability\n"),
+    ".csv": Table(_csv, rb"image,rank,class,probability[,\n]"),
     ".jsonl": Table(
         _json_lines,
         rb'\{"image": "[^\n]*", ("classes": \[[^\n]*\], "probabilities": \[|"error": ")',
@@ -157,12 +168,12 @@ TABLES = {
 }
 
 
-def _print_prediction(
-    image: str, classes: Sequence[tuple[str, float]], picture: str | None
-) -> None:
+def _print_prediction(image: str, found: dict[str, Any], picture: str | None) -> None:
+    classes = found["top"]
     width = max(len(name) for name, _ in classes)
     print(escape_unprintable(image))
     for name, probability in classes:
-        print(f"  {name:<{width}}  {percent(probability):>7}")
+        mark = "  present" if name in found.get("present", ()) else ""
+        print(f"  {name:<{width}}  {percent(probability):>7}{mark}")
     if picture is not None:
         print(f"  drawn in {escape_unprintable(picture)}")

@@ -18,6 +18,12 @@ CLASS_NAMES = "class_names.txt"
 NETWORK = "assets.extra/network.json"
 
 
+def to_probabilities(logits: tf.Tensor, is_multilabel: bool) -> tf.Tensor:
+    """Returns probabilities of classes, float32 [b, num_classes], of one class or of any number of them."""
+    activation = tf.nn.sigmoid if is_multilabel else tf.nn.softmax
+    return activation(tf.cast(logits, tf.float32))
+
+
 class ServingModule(tf.Module):
     """The base of modules that take raw pictures and return named classes.
 
@@ -60,6 +66,8 @@ class ClassifierModule(ServingModule):
       model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
       preprocessing: the preprocessing of the pictures; a mean with one channel makes them gray.
       class_names, class_names_file: as in `ServingModule`, in the order of the logits.
+      thresholds: the probability from which on each class is present, of a model with any number of classes
+        for a picture; empty: it has one.
 
     Raises:
       InputError: the model does not accept such images, or does not return one logit per class name.
@@ -71,10 +79,12 @@ class ClassifierModule(ServingModule):
         preprocessing: Preprocessing,
         class_names: Sequence[str],
         class_names_file: str,
+        thresholds: Sequence[float] = (),
     ):
         if len(class_names) < 2:
             raise invalid("class_names", "two or more", list(class_names))
         super().__init__("classifier", class_names, class_names_file)
+        self._thresholds = list(thresholds)
         channels = len(preprocessing.mean)
         self._input_shape = [
             preprocessing.input_size,
@@ -144,15 +154,18 @@ class ClassifierModule(ServingModule):
             [tf.debugging.Assert(tf.shape(images)[0] > 0, [message])]
         ):
             logits = self._logits(images)
-        probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
+        probabilities = to_probabilities(logits, bool(self._thresholds))
         top_probabilities, top_classes = tf.math.top_k(
             probabilities, k=min(MAX_TOP, len(self._names))
         )
-        return {
+        outputs = {
             "probabilities": probabilities,
             "top_probabilities": top_probabilities,
             "top_names": tf.gather(tf.constant(self._names), top_classes),
         }
+        if self._thresholds:
+            outputs["is_present"] = probabilities >= self._thresholds
+        return outputs
 
     @tf.function(
         input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")],

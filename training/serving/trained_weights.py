@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model of the zoo with trained weights, whose metadata describe its pictures and classes."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,8 @@ class TrainedModel(NamedTuple):
     model: keras.Model
     preprocessing: Preprocessing
     class_names: list[str]  # in the order of the logits
+    # The probability from which on each class is present; empty: one class is, the most probable.
+    thresholds: Sequence[float] = ()
 
     def __str__(self) -> str:
         size = self.preprocessing.input_size
@@ -34,6 +37,7 @@ def load_run(model_dir: str | Path, data_dir: str | None = None) -> TrainedModel
     from lambdanet.training.data import preprocess
     from lambdanet.training.data.dataset import Dataset
     from lambdanet.training.run import model_dir as model_dirs
+    from lambdanet.training.tasks import task_of
 
     model, recipe = model_dirs.load_trained_model(model_dir)
     names = model_dirs.class_names(model_dir)
@@ -41,7 +45,8 @@ def load_run(model_dir: str | Path, data_dir: str | None = None) -> TrainedModel
         names = Dataset.open(
             recipe, model_dirs.find_data_dir(model_dir, data_dir)
         ).class_names
-    return TrainedModel(model, preprocess.of_recipe(recipe), names)
+    thresholds = task_of(recipe).thresholds(Path(model_dir).expanduser())
+    return TrainedModel(model, preprocess.of_recipe(recipe), names, thresholds)
 
 
 def build_classifier(

@@ -15,7 +15,7 @@ from refusals import refused
 
 from lambdanet.training.data.bad_records import BadRecords, prepare_in_groups
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.evaluate import measure
+from lambdanet.training.evaluate import outputs
 from lambdanet.training.train import train
 
 SMALL = dataclasses.replace(RECIPE, global_batch_size=4, epochs=2, warmup_epochs=0)
@@ -233,4 +233,4 @@ def test_split_without_valid_images_is_rejected(pictures):
     layers = [keras.layers.Flatten(), keras.layers.Dense(3)]
     model = keras.Sequential([keras.Input([8, 8, 3]), *layers])
     with refused("no image of the split can be read"):
-        measure(model, Dataset.open(FOLDER, str(pictures)).eval())
+        list(outputs(model, Dataset.open(FOLDER, str(pictures)).eval()))

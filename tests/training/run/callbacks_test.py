@@ -50,7 +50,7 @@ class _Run:
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
         )
-        create_metrics(self.model)
+        create_metrics(self.model, np.zeros([1]))
         if use_ema:
             self.model.train_step = average_weights(self.model)
 

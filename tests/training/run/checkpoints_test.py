@@ -157,4 +157,4 @@ def test_all_finite_detects_nonfinite_moments(tmp_path):
 def test_unreadable_best_epoch_is_named(tmp_path, content):
     (tmp_path / "best.json").write_bytes(content)
     with refused("best.json' cannot be read: .*; remove it to continue"):
-        BestEpoch(_checkpoints(tmp_path), patience=1)
+        BestEpoch(_checkpoints(tmp_path), patience=1, task=None)
