@@ -25,8 +25,6 @@ class Recipe:
       2
     """
 
-    task: Annotated[str, v.TASKS, "what a label is"] = "classification"
-
     # The model.
     model: Annotated[
         str, v.TEXT, "name of a model of the zoo, as `lambdanet list` prints it"
@@ -74,6 +72,7 @@ class Recipe:
     ] = ""
 
     # The data.
+    task: Annotated[str, v.TASKS, "how many classes a picture has"] = "classification"
     dataset: Annotated[
         str,
         v.TEXT,

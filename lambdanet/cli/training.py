@@ -120,7 +120,7 @@ def train(
     use_backend(backend, BACKENDS)
 
     from lambdanet.training import train
-    from lambdanet.training.tasks import task_of
+    from lambdanet.training.data.task import task_of
 
     result = train.train(
         changed,

@@ -110,6 +110,9 @@ def predict_files(
     )
     # This reference keeps the model loaded for the workers of this process.
     classifier = predict.load()
+    if format == RECORDS and classifier.is_multilabel:
+        accepted = "a classifier with one class for a picture, to label pictures"
+        raise invalid("saved_model", accepted, saved_model)
     files, parts = open_inputs(items, split, data_dir, shard_size, seed, bad_records)
     if not parts:
         raise invalid("split", f"one with pictures in {items}", split or "train")
@@ -213,6 +216,7 @@ class Classifier:
         exported = load_classifier(saved_model)
         self._serve = exported.signatures["serving_bytes"]
         self.class_names = exported.class_names  # by label
+        self.is_multilabel = "is_present" in self._serve.structured_outputs
 
     def classify(self, pictures: Sequence[tuple[str, bytes]]) -> list[Prediction]:
         """Returns the predictions for a batch of pictures, given their names and contents."""

@@ -33,7 +33,7 @@ from lambdanet.training.data.class_names import (
 from lambdanet.training.data.image_files import find_copies
 from lambdanet.training.data.records import RecordsSource
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source
-from lambdanet.training.tasks import Task, task_of
+from lambdanet.training.data.task import Task, task_of
 
 MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
 MAX_NAMED = 3  # pictures in a line

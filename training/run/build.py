@@ -18,13 +18,13 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.recipe_values import OPTIMIZERS, SCHEDULES
 from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
+from lambdanet.training.data.task import task_of
 from lambdanet.training.run import optimizers
 from lambdanet.training.run.train_step import (
     accumulate_gradients,
     average_weights,
     rematerialize,
 )
-from lambdanet.training.tasks import task_of
 
 
 def build_model_for_training(recipe: Recipe) -> keras.Model:

@@ -22,8 +22,8 @@ from lambdanet.backend import compat, keras
 from lambdanet.backend.strategies import SEEDS
 from lambdanet.errors import InputError, Preempted, invalid, one_line
 from lambdanet.files import atomic_file, write_atomic
+from lambdanet.training.data.task import Task
 from lambdanet.training.run.devices import ONE_DEVICE, Devices
-from lambdanet.training.tasks import Task
 
 MAX_TO_KEEP = 3
 # Names in a checkpoint, or their beginnings.

@@ -28,6 +28,7 @@ from lambdanet.models.weights.trained_classes import names_of
 from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.image_files import fingerprint
+from lambdanet.training.data.task import task_of
 from lambdanet.training.run.checkpoints import (
     is_out_of_patience,
     read_best,
@@ -43,7 +44,6 @@ from lambdanet.training.run.model_dir import (
     class_names,
     load_weights,
 )
-from lambdanet.training.tasks import task_of
 
 
 def find_finished(path: Path, recipe: Recipe) -> dict[str, Any] | None:

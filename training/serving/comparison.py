@@ -17,9 +17,9 @@ from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import image_files, preprocess, sources
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard, Source
+from lambdanet.training.data.task import task_of
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.run.start import read_record
-from lambdanet.training.tasks import task_of
 
 NUM_PICTURES = 64  # to compare the models on
 BATCHES = (1, 2, 7)  # the numbers of pictures at a time, in turn

@@ -215,9 +215,9 @@ def write(
             size = None
             model = _of_any_size(model, others.images)
         several = bool(thresholds)
-        classify = _classifier(model, size, mean, std, several)
+        classify = _classifier(model, size, mean, std, is_multilabel=several)
         form = serving_form(model)
-        served = _classifier(form, size, mean, std, several, chosen.calibrated)
+        served = _classifier(form, size, mean, std, chosen.calibrated, several)
         with _quiet():
             content = chosen.convert(served, opset, calibration)
             run = chosen.load(content)
@@ -287,8 +287,8 @@ def _classifier(
     input_size: int | None,
     mean: Sequence[float],
     std: Sequence[float],
-    is_multilabel: bool,
     in_8_bits: bool = False,
+    is_multilabel: bool = False,
 ) -> Function:
     """Returns a function from images in 0..255 to logits and probabilities.
 

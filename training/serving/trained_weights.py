@@ -36,8 +36,8 @@ def load_run(model_dir: str | Path, data_dir: str | None = None) -> TrainedModel
     # Here, so that `build_classifier` does not need the dependencies of training.
     from lambdanet.training.data import preprocess
     from lambdanet.training.data.dataset import Dataset
+    from lambdanet.training.data.task import task_of
     from lambdanet.training.run import model_dir as model_dirs
-    from lambdanet.training.tasks import task_of
 
     model, recipe = model_dirs.load_trained_model(model_dir)
     names = model_dirs.class_names(model_dir)

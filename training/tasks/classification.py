@@ -19,7 +19,7 @@ from lambdanet.training.data.folder import FolderSource
 from lambdanet.training.data.records import RecordsSource
 from lambdanet.training.data.sources import Source, TfdsSource
 from lambdanet.training.data.tables import TableSource
-from lambdanet.training.tasks import Evaluation, Task
+from lambdanet.training.data.task import Evaluation, Task
 
 
 class Classification(Task):
@@ -129,7 +129,7 @@ def summary(result: dict[str, Any], num_classes: int) -> str:
     )
 
 
-class _ClassLoss(keras.losses.Loss):
+class ClassLoss(keras.losses.Loss):
     """A loss of logits with label smoothing and class weights."""
 
     def __init__(
@@ -172,7 +172,7 @@ class _ClassLoss(keras.losses.Loss):
 
 
 @keras.saving.register_keras_serializable("lambdanet")
-class SmoothedCrossEntropy(_ClassLoss):
+class SmoothedCrossEntropy(ClassLoss):
     """Softmax cross entropy of logits, with label smoothing.
 
     The target of class c is (1 - s) [c = label] + s / num_classes, where s is the label smoothing. The loss
@@ -192,7 +192,7 @@ class SmoothedCrossEntropy(_ClassLoss):
 
 
 @keras.saving.register_keras_serializable("lambdanet")
-class SmoothedBinaryCrossEntropy(_ClassLoss):
+class SmoothedBinaryCrossEntropy(ClassLoss):
     """The mean over the classes of the binary cross entropy of logits (Wightman et al. 2021, section 3).
 
     Scores each class independently, so a mixed image can contain both of its classes. Targets and weights are

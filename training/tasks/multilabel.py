@@ -21,7 +21,8 @@ from lambdanet.training.data import folder, records
 from lambdanet.training.data.records import MultilabelRecords
 from lambdanet.training.data.sources import Source
 from lambdanet.training.data.tables import MultilabelTable
-from lambdanet.training.tasks import Evaluation, Task
+from lambdanet.training.data.task import Evaluation, Task
+from lambdanet.training.tasks.classification import ClassLoss
 
 ops = keras.ops
 
@@ -178,7 +179,7 @@ def _names(names: Sequence[str], chosen: np.ndarray) -> str:
 
 
 @keras.saving.register_keras_serializable("lambdanet")
-class MultilabelLoss(keras.losses.Loss):
+class MultilabelLoss(ClassLoss):
     """The mean over the known classes of an image of the binary cross entropy of logits.
 
     Args:
@@ -198,9 +199,7 @@ class MultilabelLoss(keras.losses.Loss):
         positive_weights: Any = (),
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        self.label_smoothing = label_smoothing
-        self.class_weights = tuple(class_weights)
+        super().__init__(label_smoothing, class_weights, **kwargs)
         self.positive_weights = tuple(positive_weights)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
@@ -220,12 +219,7 @@ class MultilabelLoss(keras.losses.Loss):
         return ops.divide_no_nan(ops.sum(losses * weights, -1), ops.sum(weights, -1))
 
     def get_config(self) -> dict[str, Any]:
-        own = {
-            "label_smoothing": self.label_smoothing,
-            "class_weights": self.class_weights,
-            "positive_weights": self.positive_weights,
-        }
-        return {**super().get_config(), **own}
+        return {**super().get_config(), "positive_weights": self.positive_weights}
 
 
 @keras.saving.register_keras_serializable("lambdanet")
@@ -284,9 +278,11 @@ class MeanAveragePrecision(keras.metrics.Metric):
         scores = 2 * present / np.maximum(present + absent + present[:, -1:], 1)
         found = []
         for score in scores:
-            best = np.flatnonzero(score == score.max())
-            # The middle of where it is largest; without present images, of all.
-            found.append(1 - (1 + (best[0] + best[-1]) / 2) / NUM_BINS)
+            is_best = score == score.max()
+            first = int(np.argmax(is_best))
+            length = int(np.argmin(np.append(is_best[first:], False)))
+            # The middle of the first bins where it is largest.
+            found.append(1 - (first + (length + 1) / 2) / NUM_BINS)
         return found
 
     def _cumulated(self) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several labels for a picture: tables and records, loss and metric, and a run up to its predictions."""
+
+import csv
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from programs.small_model import small_model
+from refusals import refused
+from sklearn import metrics
+from training_runs import SHORT, act_at, assert_same_run, send_sigterm
+
+from lambdanet.errors import InputError, Preempted
+from lambdanet.training.data import records
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.task import task_of
+from lambdanet.training.evaluate import evaluate
+from lambdanet.training.tasks.multilabel import (
+    NUM_BINS,
+    MeanAveragePrecision,
+    MultilabelLoss,
+)
+from lambdanet.training.train import train
+
+NAMES = ["red", "green", "blue"]
+RANDOM = np.random.default_rng(0)
+LABELS = np.where(RANDOM.random([96, 3]) < 0.1, np.nan, RANDOM.random([96, 3]) < 0.4)
+RECIPE = dataclasses.replace(
+    SHORT,
+    task="multilabel",
+    loss="binary_cross_entropy",
+    dataset="folder",
+    num_classes=0,
+    mean=(0.5,) * 3,
+    std=(0.25,) * 3,
+    train_split="train",
+    eval_split="validation",
+    held_out_split="validation",
+    positive_weights="balanced",
+    cutmix_alpha=1.0,
+)
+
+
+def write_table(path, rows):
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerows(rows)
+    return str(path)
+
+
+def split_of(number):
+    return "train" if number < 64 else "validation"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Squares of the colors that a picture has on gray, and a table with a column for each."""
+    root = tmp_path_factory.mktemp("pictures")
+    rows = [["file", *NAMES, "split"]]
+    for number, label in enumerate(LABELS):
+        pixels = np.full([24, 24, 3], 128, np.uint8)
+        for place in np.flatnonzero(label == 1):
+            pixels[8 * place : 8 * place + 8, :12] = 255 * np.eye(3)[place]
+        keras.utils.save_img(root / f"{number}.png", pixels, scale=False)
+        texts = ["" if np.isnan(value) else int(value) for value in label]
+        rows.append([f"{number}.png", *texts, split_of(number)])
+    write_table(root / "colors.csv", rows)
+    return root
+
+
+@pytest.fixture(scope="module")
+def recipe(pictures):
+    return dataclasses.replace(RECIPE, labels=str(pictures / "colors.csv"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_network():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lambdanet.models.zoo.create_model", small_model)
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(recipe, tmp_path_factory):
+    path = tmp_path_factory.mktemp("run")
+    train(recipe, path)
+    return path
+
+
+def read_labels(dataset):
+    return np.concatenate([labels for _, labels in dataset.eval().as_numpy_iterator()])
+
+
+def test_columns_of_a_table(recipe):
+    dataset = Dataset.open(recipe)
+    assert dataset.class_names == NAMES
+    np.testing.assert_array_equal(read_labels(dataset), LABELS[64:])
+    present = np.sum(LABELS[:64] == 1, axis=0)
+    absent = np.sum(LABELS[:64] == 0, axis=0)
+    np.testing.assert_allclose(dataset.positive_weights, absent / present)
+
+
+def test_names_in_a_column(recipe, pictures):
+    rows = [["split", "labels", "file"]]
+    for number, label in enumerate(LABELS):
+        given = [NAMES[place] for place in np.flatnonzero(label == 1)]
+        rows.append([split_of(number), " ; ".join(given), f"{number}.png"])
+    labels = write_table(pictures / "names.csv", rows)
+    dataset = Dataset.open(dataclasses.replace(recipe, labels=labels))
+    assert dataset.class_names == sorted(NAMES)
+    found = read_labels(dataset)
+    np.testing.assert_array_equal(found, np.nan_to_num(LABELS[64:])[:, [2, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([["file", "labels", "red", "split"]], "either labels or one for each class"),
+        ([["file", "red", "split"], ["a", 2, "train"]], "red in row 1.*0, 1 or nothing"),
+        ([["file", "red", "split"], ["a", 1, ""]], "row 1.* a file and a split"),
+        ([["file", "labels", "split"], ["a", "x;y", "train"], ["a", "x", "train"]], "one label"),
+        ([["file", "red", "split"], ["a", 1, "train"]], "two or more labels"),
+    ],
+)  # fmt: skip
+def test_tables_that_contradict_themselves(rows, message, tmp_path):
+    labels = write_table(tmp_path / "labels.csv", rows)
+    with refused(message):
+        Dataset.open(dataclasses.replace(RECIPE, labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": "cross_entropy"}, "binary_cross_entropy with the task multilabel"),
+        ({"pseudo_labels": "x", "pseudo_share": 0.5}, "pseudo_labels must be left out"),
+        ({"task": "classification"}, "positive_weights must be empty without the task"),
+        ({"positive_weights": (1.0,), "num_classes": 3}, "3 numbers, one per class"),
+    ],
+)
+def test_recipes_that_contradict_themselves(changes, message):
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(RECIPE, **changes)
+
+
+def test_data_with_one_label(tmp_path):
+    with refused("folder with a table in labels, or tfrecord"):
+        Dataset.open(RECIPE, str(tmp_path))
+
+
+def test_records_with_lists(tmp_path, pictures):
+    contents = []
+    lists = ([2, 0], [], [1, 1], [0, 7])  # the last has no such class
+    for numbers in lists:
+        picture = (pictures / "0.png").read_bytes()
+        bytes_list = tf.train.BytesList(value=[picture])
+        features = {
+            records.IMAGE: tf.train.Feature(bytes_list=bytes_list),
+            records.LABEL: tf.train.Feature(
+                int64_list=tf.train.Int64List(value=numbers)
+            ),
+        }
+        contents.append(records.serialize(features))
+    for split in ("train", "validation"):
+        path = str(tmp_path / records.shard_name(split, 0, 1))
+        records.write_records(path, contents)
+    (tmp_path / records.CLASSES).write_text("\n".join(NAMES))
+    dataset = Dataset.open(
+        dataclasses.replace(RECIPE, dataset="tfrecord"), str(tmp_path)
+    )
+    expected = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    np.testing.assert_array_equal(read_labels(dataset), expected)
+    assert len(dataset.bad_records.names) == 1
+
+
+def test_loss_is_the_mean_over_known_classes():
+    logits = np.random.default_rng(1).normal(size=[96, 3]).astype(np.float32)
+    weights = np.array([1.0, 2.0, 0.5])
+    factors = np.array([3.0, 1.0, 1.5])
+    loss = MultilabelLoss(0.1, weights, factors, reduction=None)
+    found = loss(LABELS, keras.ops.convert_to_tensor(logits))
+    target = 0.9 * LABELS + 0.05
+    p = 1 / (1 + np.exp(-logits))
+    losses = -weights * (factors * target * np.log(p) + (1 - target) * np.log(1 - p))
+    expected = np.nan_to_num(np.nanmean(losses, axis=-1))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    copy = MultilabelLoss.from_config(loss.get_config())
+    assert copy.get_config() == loss.get_config()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_average_precision_is_that_of_scikit_learn(seed):
+    """Of probabilities that are the middles of bins, with images of weight 0 and one class never present."""
+    labels = LABELS.copy()
+    labels[:, 2] = 0
+    random = np.random.default_rng(seed)
+    p = (random.integers(0, 40, [96, 3]) * 25 + 0.5) / NUM_BINS
+    weights = random.integers(0, 2, 96)
+    metric = MeanAveragePrecision(3)
+    for part in np.split(np.arange(96), 4):
+        logits = np.log(p[part] / (1 - p[part])).astype(np.float32)
+        metric.update_state(labels[part], logits, sample_weight=weights[part])
+    expected = []
+    for place, threshold in zip((0, 1), metric.thresholds(), strict=False):
+        known = ~np.isnan(labels[:, place]) & (weights > 0)
+        score = p[known, place]
+        label = labels[known, place]
+        expected.append(metrics.average_precision_score(label, score))
+        scores = [metrics.f1_score(label, score > limit) for limit in score - 1e-6]
+        best = metrics.f1_score(label, score >= threshold)
+        assert best == pytest.approx(max(scores))
+    assert float(metric.result()) == pytest.approx(np.mean(expected), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_stopped_run_resumes_to_same_weights(run, recipe, tmp_path, monkeypatch):
+    """Stopped within an epoch, with the counts of its metric, and in the evaluation of the next."""
+    for event, steps in (("on_train_batch_end", [2]), ("on_test_batch_end", [8])):
+        with monkeypatch.context() as patch, pytest.raises(Preempted):
+            act_at(patch, steps, send_sigterm, event)
+            train(recipe, tmp_path)
+    train(recipe, tmp_path)
+    assert_same_run(tmp_path, run)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.config.backend() == "jax", reason="exports")
+def test_evaluation_is_that_of_scikit_learn(run, recipe, pictures, tmp_path):
+    from lambdanet.training.beam.pseudo_labels import pseudo_label
+    from lambdanet.training.serving import export_runtimes
+    from lambdanet.training.serving.export import export
+    from lambdanet.training.serving.predict import predict
+
+    result = evaluate(run, out=tmp_path)
+    served = tf.saved_model.load(export(run, tmp_path / "served"))
+    images = [(pictures / f"{number}.png").read_bytes() for number in range(64, 96)]
+    outputs = served.signatures["serving_bytes"](image_bytes=tf.constant(images))
+    labels = LABELS[64:]
+    found = outputs["probabilities"].numpy()
+    expected = []
+    for place in range(3):
+        known = ~np.isnan(labels[:, place])
+        label = labels[known, place]
+        score = found[known, place]
+        expected.append(metrics.average_precision_score(label, score))
+    assert result["average_precision"] == pytest.approx(np.mean(expected))
+    thresholds = task_of(recipe).thresholds(run)
+    assert result["thresholds"] == thresholds
+    is_present = found >= np.float32(thresholds)
+    np.testing.assert_array_equal(outputs["is_present"], is_present)
+    with (tmp_path / "classes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    scores = [metrics.f1_score(labels[known, 2], is_present[known, 2])]
+    assert float(rows[2]["f1"]) == pytest.approx(scores[0], abs=1e-4)
+
+    paths = [pictures / "64.png", pictures / "65.png"]
+    for number, result in enumerate(predict(tmp_path / "served", paths)):
+        chosen = np.flatnonzero(is_present[number])
+        assert result["present"] == [NAMES[place] for place in chosen]
+    with refused("one class for a picture, to label pictures"):
+        pseudo_label(tmp_path / "served", str(pictures), tmp_path / "labeled")
+    parity = export_runtimes.export(run, tmp_path / "onnx", format="onnx")
+    assert parity.accuracies is None and parity.probability_difference < 1e-5
+    lines = (tmp_path / "onnx" / export_runtimes.THRESHOLDS).read_text().split()
+    np.testing.assert_allclose(list(map(float, lines)), thresholds)

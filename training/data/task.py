@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a network is trained for, as `task` of a recipe names it.
+
+A task says how a label is read, which loss and metrics a run has, what its evaluation measures, and what the
+outputs of an export mean. The loop, the checkpoints and the sources know no task by name. A new one is a
+subclass of `Task` and its line in `TASKS` of configs/recipe_values.py.
+"""
+
+import pkgutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from lambdanet.backend import keras
+from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.recipe_values import TASKS
+
+
+class Evaluation(NamedTuple):
+    """What was measured on a split.
+
+    Attributes:
+      values: numbers by name, `examples` and `loss` among them.
+      text: the same on a line.
+      labels: those of all images, [n, ...].
+      predicted: what the task makes of the outputs for them, [n, ...].
+    """
+
+    values: dict[str, Any]
+    text: str
+    labels: np.ndarray
+    predicted: np.ndarray
+
+
+class Task(Protocol):
+    """The base of tasks.
+
+    Attributes:
+      recipe: the recipe, with the number of classes.
+      best: the metric of which the best epoch has the most.
+      FILES: the files of an evaluation, each with its beginning.
+    """
+
+    recipe: Recipe
+    best: str
+    FILES: ClassVar[dict[str, bytes]]
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+
+    def open_source(self, data_dir: str | None) -> Any:
+        """Returns the labeled images of the recipe, a `training.data.sources.Source`."""
+
+    def read(self, source: Any, example: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the label of an example, of one shape and type for all."""
+
+    def count(self, labels: np.ndarray) -> np.ndarray:
+        """Returns the numbers of images with and without each class, [2, num_classes], in labels [n, ...]."""
+
+    def loss(self) -> keras.losses.Loss:
+        """Returns the loss of labels and logits."""
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """Returns new metrics of labels and logits, the one that `best` names among them."""
+
+    def first_label(self) -> np.ndarray:
+        """Returns a batch of one label, with which metrics are built."""
+
+    def describe_best(self, model: keras.Model) -> dict[str, Any]:
+        """Returns what best.json also records, of a compiled model that was just evaluated."""
+        return {}
+
+    def thresholds(self, model_dir: Path) -> list[float]:
+        """Returns the probability from which on each class is present; empty: one class is, the largest."""
+        return []
+
+    def measure(
+        self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], model_dir: Path
+    ) -> Evaluation:
+        """Returns what an evaluation measures.
+
+        Args:
+          pairs: the logits of each batch, float64, and its labels.
+          model_dir: the folder of the run.
+        """
+
+    def write(self, folder: Path, dataset: Any, found: Evaluation, title: str) -> None:
+        """Writes the files of an evaluation of a dataset, those of `FILES`, and prints their paths."""
+
+
+def task_of(recipe: Recipe) -> Task:
+    """Returns the task of a recipe."""
+    task: type[Task] = pkgutil.resolve_name(TASKS[recipe.task])
+    return task(recipe)
