@@ -282,7 +282,7 @@ class MeanAveragePrecision(keras.metrics.Metric):
             first = int(np.argmax(is_best))
             length = int(np.argmin(np.append(is_best[first:], False)))
             # The middle of the first bins where it is largest.
-            found.append(1 - (first + (length + 1) / 2) / NUM_BINS)
+            found.append(round(1 - (first + (length + 1) / 2) / NUM_BINS, 6))
         return found
 
     def _cumulated(self) -> tuple[Tensor, Tensor]:
