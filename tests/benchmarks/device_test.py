@@ -128,6 +128,7 @@ def test_training_and_exports(monkeypatch):
     assert row["passed"] and row["ms"] > 0 and row["figures"]["steps"] == 3
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["layer/auto", "model/lambda_resnet_tiny@32"])
 def test_contenders_on_torch(name):

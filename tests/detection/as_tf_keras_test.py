@@ -194,6 +194,7 @@ def test_other_models_are_refused(model, message):
         lambdanet.as_tf_keras(model)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_two_devices():
     """Each device has moving averages and random numbers of its own, also after a checkpoint was read."""

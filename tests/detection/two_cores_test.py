@@ -5,6 +5,7 @@ import pytest
 from processes import result_of
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.tpu
 def test_synchronized_normalization_compiles_for_two_cores():
