@@ -8,9 +8,8 @@ from rounding import three_digits
 
 from benchmarks.interleaved.cases import MODEL_PEERS
 from benchmarks.papers.sizes import TABLES
-from generate import measured
 from generate.pages import RESULTS, read_csv, table
-from lambdanet.models.names import list_models, render_table
+from lambdanet.models.names import info, list_models, render_table
 
 TABLE_8 = "![Parameters of the rows of Table 8, as printed and in lambdanet](../figures/table_8.svg)\n\n"
 PASSES = {"both": "forward and backward", "forward": "forward"}
@@ -31,7 +30,7 @@ def paper_tables() -> str:
 def layers() -> str:
     """Returns a table per scope and pass of the benchmark of layers."""
     rows = read_csv("layers.csv")
-    parts = [_machine(rows)]
+    parts = [_machine(rows[0])]
     for scope, pass_name in dict.fromkeys((row["scope"], row["pass"]) for row in rows):
         own = [row for row in rows if (row["scope"], row["pass"]) == (scope, pass_name)]
         title = (
@@ -77,14 +76,11 @@ def models() -> str:
     shown = (
         "model",
         "image_size",
-        "batch",
-        "pass",
         "ms_median",
         "images_per_second",
         "peak_mib",
-        "note",
     )
-    return f"{_machine(rows)}\n\n{_plain(rows, shown, ('ms_median', 'images_per_second', 'peak_mib'))}"
+    return f"{_machine(rows[0])}\n\n{_plain(rows, shown, ('ms_median', 'images_per_second', 'peak_mib'))}"
 
 
 def timm() -> str:
@@ -129,14 +125,16 @@ def _beside_timm(machine: str) -> str:
         "timm compiled, ms",
         "timm / ours",
     ]
-    library = next(row["library"] for row in rows if row["model"].startswith("timm/"))
-    return f"{_machine(rows).removesuffix('.')}, {library}.\n\n{table([*header, 'compiled / ours'], cells)}"
+    peer = next(row["library"] for row in rows if row["model"].startswith("timm/"))
+    return f"{_machine(rows[0]).removesuffix('.')}, {peer}.\n\n{table([*header, 'compiled / ours'], cells)}"
 
 
-def _machine(rows: Sequence[dict[str, str]]) -> str:
-    """Returns a sentence on the machine of a benchmark."""
-    text = "Measured on {cpu} with {threads} thread(s), load {load_before}, {dtype}, TensorFlow {tensorflow}."
-    return text.format_map(rows[0])
+def _machine(row: dict[str, str]) -> str:
+    """Returns a sentence on the machine of a row of a benchmark."""
+    return (
+        f"Measured on {row['cpu']} with {row['threads']} thread(s), load {row['load_before']}, "
+        f"{row['dtype']}, TensorFlow {row['tensorflow']}."
+    )
 
 
 def tpu() -> str:
@@ -177,26 +175,14 @@ def tpu_of_both_backends() -> str:
     return table(header, rows)
 
 
-def tpu_totals() -> str:
-    """Returns memory, time and speed of the report of `lambdanet tpu-check` in docs/results/tpu_check.txt."""
-    first, _, _, *lines = (
-        (RESULTS / "tpu_check.txt").read_text(encoding="utf-8").splitlines()
-    )
-    return "\n".join(["```text", first, *lines[:3], "```"])
-
-
 def peers() -> str:
-    """Returns the comparison with other libraries, with links from the README, and when it was measured."""
-    return f"{_peers().rstrip()}\n\n{measured.libraries()}"
-
-
-def _peers() -> str:
+    """Returns the comparison with other libraries, with links from the README."""
     return _plain(read_csv("peers.csv"))
 
 
 def libraries() -> str:
     """Returns the comparison with other libraries, with links from the page of results."""
-    return _peers().replace("](", "](../../")
+    return peers().replace("](", "](../../")
 
 
 def pretrained() -> str:
@@ -207,12 +193,25 @@ def pretrained() -> str:
 
 
 def pretrained_lambda() -> str:
-    """Returns the published accuracies of networks with lambda layers."""
-    return render_table(
-        list_models("lam*", pretrained=True),
-        table_format="markdown",
-        with_accuracy=True,
-    )
+    """Returns size, accuracy and latency of networks with lambda layers, and of a ResNet-50."""
+    # ResNet-50: Bello 2021, Table 3, and Wightman et al. 2021.
+    top1 = {"resnet_50": "76.9 to 80.4"}
+    for name in list_models("lam*", pretrained=True):
+        top1[name] = f"{info(name).weights[0].top1:.1f}"
+    rows = []
+    for row in read_csv("models.csv"):
+        name = row["model"]
+        if name in top1:
+            rows.append(
+                {
+                    "model": name,
+                    "pixels": row["image_size"],
+                    "parameters (M)": f"{float(row['parameters']) / 1e6:.1f}",
+                    "ImageNet top-1 (%)": top1[name],
+                    "latency (ms)": row["ms_median"],
+                }
+            )
+    return _plain(rows, rounded=["latency (ms)"])
 
 
 def digits() -> str:
