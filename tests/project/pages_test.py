@@ -165,3 +165,17 @@ def test_every_command_is_on_a_page():
     used = {program for text in PAGES.values() for program, _ in commands_of(text)}
     assert used <= set(COMMANDS)
     assert {name for name in COMMANDS if "benchmarks." not in name} <= used
+
+
+@pytest.mark.slow
+def test_prediction_of_the_readme(tmp_path, capsys):
+    """`predict` prints the answer that is beside the picture."""
+    model = str(tmp_path / "model")
+    name = "lambda_resnet_tiny"
+    cli.main(["export", f"--model={name}", "--weights=digits", f"--out={model}"])
+    capsys.readouterr()
+    picture = str(ROOT / "docs" / "figures" / "digit.png")
+    cli.main(["predict", f"--saved_model={model}", picture])
+    _, line, *_ = capsys.readouterr().out.splitlines()
+    digit, probability, _ = line.split()
+    assert f"the answers: {digit} with {probability} %" in PAGES["README.md"]
