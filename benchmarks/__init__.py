@@ -4,8 +4,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lambdanet.command_line import Command
+from lambdanet.command_line import Command, announce_slow_imports
 from lambdanet.commands import command
+
+# Some of the programs import Keras before they begin.
+announce_slow_imports("benchmarks")
 
 
 def program(

@@ -31,6 +31,7 @@ from lambdanet.freed_memory import keep_for_tensorflow
 
 HELP = ("--help", "-h")
 GOOGLE = "0x1ae0"  # as the vendor of a PCI device
+SLOW_IMPORTS = {"apache_beam", "jax", "keras", "tensorflow", "torch"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,6 +278,7 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
     _spare_search_for_tpu()
     _leave_modules_alone()
     _prepare_streams()
+    announce_slow_imports(name)
     try:
         with _without_noise():
             main()
@@ -307,6 +309,31 @@ def exit_status(name: str, main: Callable[[], None], extra: str = "train") -> in
         )
     except (Unfinished, OSError) as error:
         return _fail(name, str(error), 1)
+
+
+class _SlowImports:
+    """A finder of modules that finds none: it prints a line before the first slow import."""
+
+    program = ""
+
+    @classmethod
+    def find_spec(cls, module: str, *_: Any) -> None:
+        if module in SLOW_IMPORTS and SLOW_IMPORTS.isdisjoint(sys.modules):
+            print(
+                f"{cls.program}: importing {module}, which takes seconds",
+                file=sys.stderr,
+            )
+
+
+def announce_slow_imports(program: str) -> None:
+    """Prints a line to stderr before the first of `SLOW_IMPORTS` is imported, unless one has been.
+
+    Args:
+      program: the name of the program, with which the line begins.
+    """
+    _SlowImports.program = program
+    if _SlowImports not in sys.meta_path:
+        sys.meta_path.insert(0, _SlowImports)
 
 
 def _spare_search_for_tpu() -> None:
