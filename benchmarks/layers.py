@@ -111,10 +111,7 @@ def benchmark_layers(
                     for case in table_cases
                     for row in comparison.run(case, names, reference)
                 ]
-                print(
-                    f"\n{report.table(found)}\n{report.summary(found)}".rstrip(),
-                    flush=True,
-                )
+                print(f"\n{report.table(found)}\n{report.summary(found)}".rstrip())
                 rows += found
                 if folder:
                     columns = [{**_columns(row), **about} for row in rows]

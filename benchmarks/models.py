@@ -107,7 +107,7 @@ def benchmark_models(
             case = ModelCase(batch_size, name == "train", dtype)
             found = comparison.run(case, names, names[0])
             rows += [_columns(row, infos[row.contender]) for row in found]
-            print(f"\n{table(rows[-len(found) :])}", flush=True)
+            print(f"\n{table(rows[-len(found) :])}")
             if folder:
                 write_output(
                     folder / "models.csv",

@@ -87,8 +87,7 @@ def measure_rates(
         fitted = dataclasses.replace(here, training=speed, inference=speed)
         for case in dict.fromkeys(timing.case for timing in timings):
             print(
-                summary([timing for timing in timings if timing.case == case], fitted),
-                flush=True,
+                summary([timing for timing in timings if timing.case == case], fitted)
             )
         rows += [_columns(timing, speed) for timing in timings]
     if out is not None:

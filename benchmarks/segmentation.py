@@ -83,8 +83,7 @@ def segment(
             scores[name] = mean_iou(test_labels, logits)
             print(
                 f"{name}: {model.count_params():,} parameters, mean IoU {scores[name]:.3f} on {val} "
-                f"pictures, {time.perf_counter() - begin:.0f} s",
-                flush=True,
+                f"pictures, {time.perf_counter() - begin:.0f} s"
             )
             if stages is None:
                 folder = str(Path(staging, "saved_model"))

@@ -205,7 +205,7 @@ def print_tables(tables: Sequence[str] = (), format: str = "text") -> None:
         if place and format != "csv":
             print()
         text = render_comparison(number, format, with_header=not place)
-        print(text, end="", flush=True)
+        print(text, end="")
 
 
 COMMAND = program(

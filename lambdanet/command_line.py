@@ -351,13 +351,13 @@ def _leave_modules_alone() -> None:
 
 
 def _prepare_streams() -> None:
-    """Opens closed streams on the null device, and escapes characters that open ones cannot encode."""
+    """Opens closed streams on the null device; open ones escape what they cannot encode, line by line."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # as in `lambdanet list >&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
 
 
 @contextlib.contextmanager

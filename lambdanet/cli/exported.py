@@ -2,6 +2,7 @@
 """The commands on trained models: explain, predict, predict-many and pseudo-label."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 from lambdanet.cli.training import BACKENDS, MaxBadRecords, ModelName
@@ -89,12 +90,12 @@ def explain(
     from lambdanet.training.serving import trained_weights
 
     if saved_model:
-        classifier = exported_network.load_exported_network(saved_model)
+        load = partial(exported_network.load_exported_network, saved_model)
     elif model_dir:
-        classifier = trained_weights.load_run(model_dir)
+        load = partial(trained_weights.load_run, model_dir)
     else:
-        classifier = trained_weights.build_classifier(str(model), weights)
-    pictures.explain(classifier, images, out, layers, top)
+        load = partial(trained_weights.build_classifier, str(model), weights)
+    pictures.explain(load, images, out, layers, top)
 
 
 def predict_many(

@@ -2,7 +2,7 @@
 """Explains the predictions of a trained classifier for picture files, as drawings and pages."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from lambdanet.explain.implied_attention import (
 from lambdanet.files import absolute, atomic_dir, check_output_dir, write_output
 from lambdanet.models.classifier import decode_predictions
 from lambdanet.training.data.image_files import expand_folders, read_image
-from lambdanet.training.serving.drawing import percent, save_picture
+from lambdanet.training.serving.drawing import percent, picture_paths, save_picture
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 LAYERS = 4  # shown by default, the last ones
@@ -37,7 +37,7 @@ MAX_CELLS = 1024
 
 
 def explain(
-    trained: TrainedModel,
+    load: Callable[[], TrainedModel],
     images: Sequence[str],
     out: str | Path,
     layers: Sequence[str] = (),
@@ -46,7 +46,7 @@ def explain(
     """Writes a drawing and a page for each picture: the prediction, and what layers read.
 
     Args:
-      trained: a classifier.
+      load: returns the classifier. It is called when all pictures have been read once, as it may download.
       images: picture files, and folders of them.
       out: the folder to write, which must not exist or be empty: NAME.png and NAME.html for each picture.
       layers: the names of the layers; default: the last four that have a map.
@@ -61,17 +61,20 @@ def explain(
     """
     check_output_dir(out)
     top = check_count("top", top)
-    explainer = Explainer(trained, layers)
+    paths = expand_folders(images, out)
+    for image in paths:
+        read_image(image)
+    explainer = Explainer(load(), layers)
     path = absolute(out)
     pages = []
     with atomic_dir(path) as staging:
-        for image, name in _named(expand_folders(images, out)):
+        drawings = picture_paths(paths, staging, suffix="")
+        for image, drawing in zip(paths, drawings, strict=True):
             explanation = explainer(read_image(image), os.path.basename(image), top)
-            drawing = draw_explanation(explanation)
-            save_picture(drawing, os.path.join(staging, f"{name}.png"))
-            page = draw_page(explanation)
-            write_output(os.path.join(staging, f"{name}.html"), page)
-            pages.append(os.path.join(path, f"{name}.html"))
+            save_picture(draw_explanation(explanation), drawing)
+            page = f"{os.path.splitext(drawing)[0]}.html"
+            write_output(page, draw_page(explanation))
+            pages.append(os.path.join(path, os.path.basename(page)))
             found, probability = explanation.top[0]
             print(
                 f"{escape_unprintable(image)}: {found} ({percent(probability)}), explained in "
@@ -131,22 +134,6 @@ class Explainer:
             K.convert_to_numpy(evidence)[0],
             maps,
         )
-
-
-def _named(images: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns each picture with a name of its files; equal names get numbers."""
-    taken: set[str] = set()
-    named = []
-    for image in images:
-        stem = os.path.splitext(os.path.basename(image))[0]
-        name = stem
-        number = 1
-        while name.casefold() in taken:
-            number += 1
-            name = f"{stem}_{number}"
-        taken.add(name.casefold())
-        named.append((image, name))
-    return named
 
 
 def _maps_of(name: str, layer: Any, arguments: dict[str, Any]) -> LayerMaps:

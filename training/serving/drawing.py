@@ -33,7 +33,9 @@ def percent(probability: float) -> str:
     return f"{100 * probability:.1f} %"
 
 
-def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
+def picture_paths(
+    images: Sequence[str], out: str | Path, suffix: str = "_prediction"
+) -> list[str]:
     """Creates a folder for drawings and chooses a file in it for each image.
 
     Two images with the same name get `NAME_prediction.png` and `NAME_prediction_2.png`, and none of the
@@ -42,6 +44,7 @@ def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
     Args:
       images: the paths of the images.
       out: the folder.
+      suffix: what follows the name of an image in that of its drawing.
 
     Returns:
       A path per image.
@@ -54,7 +57,7 @@ def picture_paths(images: Sequence[str], out: str | Path) -> list[str]:
     chosen = []
     for image in images:
         name = os.path.splitext(os.path.basename(image))[0]
-        stem = os.path.join(folder, f"{name}_prediction")
+        stem = os.path.join(folder, name + suffix)
         picture = f"{stem}.png"
         number = 1
         while os.path.realpath(picture).casefold() in taken:

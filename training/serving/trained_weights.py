@@ -100,14 +100,10 @@ def _match(model: keras.Model, names: list[str], known: list[str], file: str) ->
     if forms == known_forms:
         return
     if set(forms) != set(known_forms):
-        print(
-            f"the names in {file!r} replace those of the weights, in their order",
-            flush=True,
-        )
+        print(f"the names in {file!r} replace those of the weights, in their order")
         return
     print(
-        f"the names in {file!r} are those of the weights in another order: matched by name",
-        flush=True,
+        f"the names in {file!r} are those of the weights in another order: matched by name"
     )
     columns = [known_forms.index(form) for form in forms]
     for variable in weight_files.classifier(model).values():
