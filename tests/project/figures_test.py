@@ -11,7 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from docutils.nodes import make_id
+from myst_parser.slugs import github_slugify
 from pages import PAGES, SETUP
+from programs.run_page import BLOCK
 from source_tree import ROOT
 
 import lambdanet
@@ -19,6 +22,7 @@ from lambdanet.which_keras import BACKENDS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIGURES = ROOT / "docs" / "figures"
+LINKED = PAGES | {path.name: path.read_text() for path in ROOT.glob("*.md")}
 # Drawings that no program writes any more.
 FROZEN = {
     "arena_results.svg",
@@ -87,10 +91,19 @@ def test_drawings_have_dark_colors(drawing):
     assert not re.search(r"<text(?![^>]*fill)", elements)
 
 
-@pytest.mark.parametrize("page", sorted(PAGES))
-def test_links_to_files_exist(page):
-    """Those of the README and of written pages, and the tests that they name."""
-    text = PAGES[page]
+def anchors_of(text: str) -> set[str]:
+    """Returns the anchors of a page's headings that are the same on GitHub and of Sphinx."""
+    titles = re.findall("^##+ (.*)", BLOCK.sub("", text), re.MULTILINE)
+    return {*map(github_slugify, titles)} & {*map(make_id, titles)}
+
+
+@pytest.mark.parametrize("page", sorted(LINKED))
+def test_links_exist(page):
+    """Files, headings, and tests that are named, in the README, in written pages and beside the README."""
+    text = LINKED[page]
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", text):
+        linked = (ROOT / page).parent / target if target else ROOT / page
+        assert anchor in anchors_of(linked.read_text(encoding="utf-8")), anchor
     for link in re.findall(
         r'\]\((?!https?:)([^)#]+)\)|(?:src|srcset)="(?!https?:|../_static/)([^"]+)"',
         text,
