@@ -10,6 +10,9 @@ A block of `text` right after one of `python` is what that prints.
 
 import importlib
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from engines import xla_flags
@@ -184,3 +187,17 @@ def test_prediction_of_the_readme(tmp_path, capsys):
     _, line, *_ = capsys.readouterr().out.splitlines()
     digit, probability, _ = line.split()
     assert f"the answers: {digit} with {probability} %" in PAGES["README.md"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", sorted(COMMANDS.keys() - {"python -m benchmarks.device"})
+)
+def test_a_line_comes_before_slow_imports(name, tmp_path):
+    """Of a command, which ends at the import of what takes seconds."""
+    for module in command_line.SLOW_IMPORTS:
+        (tmp_path / f"{module}.py").write_text("raise SystemExit")
+    folder = Path(sys.executable).parent
+    command = f"PYTHONPATH={tmp_path} {folder}/{COMMANDS[name].examples[0]}"
+    status, shown = subprocess.getstatusoutput(command)
+    assert status == 0 and shown
