@@ -176,6 +176,20 @@ def test_every_command_is_on_a_page():
 
 
 @pytest.mark.slow
+def test_prediction_of_the_readme(tmp_path, capsys):
+    """`predict` prints the answer that is beside the picture."""
+    model = str(tmp_path / "model")
+    name = "lambda_resnet_tiny"
+    cli.main(["export", f"--model={name}", "--weights=digits", f"--out={model}"])
+    capsys.readouterr()
+    picture = str(ROOT / "docs" / "figures" / "digit.png")
+    cli.main(["predict", f"--saved_model={model}", picture])
+    _, line, *_ = capsys.readouterr().out.splitlines()
+    digit, probability, _ = line.split()
+    assert f"the answers: {digit} with {probability} %" in PAGES["README.md"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*COMMANDS} - {"python -m benchmarks.device"}))
 def test_a_line_comes_before_slow_imports(name, tmp_path):
     """Of a command, which ends at the import of what takes seconds."""
