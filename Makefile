@@ -9,8 +9,8 @@
 #                documentation or a browser
 #   make test-all   both
 #                a part of them: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-m "not slow"'
-#   make weekly  what is too long for each change: whole tables, all families and chips, long runs and the newest packages;
-#                a part that has passed is not repeated until `make clean-weekly`
+#   make weekly  what is too long for each change: whole tables, all families and chips, long runs, the documentation and the
+#                newest packages; a part that has passed is not repeated until `make clean-weekly`
 #   make test-newest   layers, models, weights and training with Keras and JAX of constraints-newest.txt, without TensorFlow,
 #                where there is a Python 3.12 or 3.13; it is installed into .venv-newest
 #   make fuzz    300 random layers on each backend, 45 random streams, and all variants of which the tests have a sample, in
@@ -20,7 +20,7 @@
 #   make coverage   make test-all, and the lines of the library that it ran: at least 95 %
 #   make check   lint, and the tests nearest to what changed, in a minute; before each commit
 #   make lint    ruff, mypy, the limits in pyproject.toml, and whether generated pages are current
-#   make docs    the documentation, as static pages in docs/_build
+#   make docs    the documentation, as static pages in docs/_build; the tutorials are run
 #   make tables  write the tables of the README and the documentation, and the pages of the model families
 #   make figures  draw the plots of the README and the documentation
 #   make results PAGE=speed   run the commands on a page of docs/results, which write the files it shows, and record the commit
@@ -83,7 +83,7 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
 	$(NEWEST_VENV)/bin/python -m pytest --noconftest -p times --numprocesses=2
 
-.PHONY: demo demo-detection demo-segmentation docs tables figures test test-rest test-all test-tensorflow test-jax fuzz \
+.PHONY: demo demo-detection demo-segmentation docs docs-time tables figures test test-rest test-all test-tensorflow test-jax fuzz \
 	test-rest-tensorflow test-rest-jax test-rest-torch \
 	install-newest test-newest test-plain-cpu test-tensorflow-2.21 weekly clean-weekly coverage check lint lint-code lint-types \
 	lint-limits lint-pages format results lock hooks release-check clean
@@ -149,7 +149,7 @@ test-rest-torch: $(VENV)/dev.stamp
 	KERAS_BACKEND=torch $(PYTEST) -m "not weekly" $(ON_TORCH)
 
 # Each part is a target with a stamp, so a run that was ended goes on with the parts that are missing.
-weekly: $(addprefix .build/weekly/,tensorflow jax newest)
+weekly: $(addprefix .build/weekly/,tensorflow jax newest docs)
 
 .build/weekly/tensorflow: $(VENV)/dev.stamp
 	$(PYTEST) -m weekly tests
@@ -164,8 +164,13 @@ weekly: $(addprefix .build/weekly/,tensorflow jax newest)
 	$(MAKE) test-newest CONSTRAINTS= NEWEST_VENV=.build/venv-newest
 	@mkdir -p $(@D) && touch $@
 
+# Likewise, with the extra `docs` alone.
+.build/weekly/docs:
+	$(MAKE) docs VENV=.build/venv-docs
+	@mkdir -p $(@D) && touch $@
+
 clean-weekly:
-	rm -rf .build/weekly .build/venv-newest
+	rm -rf .build/weekly .build/venv-newest .build/venv-docs
 
 fuzz: $(VENV)/dev.stamp
 	LAMBDANET_FUZZ=7.5 $(PYTEST) --dist=load $(FUZZ) $(FUZZ_MORE)
@@ -220,8 +225,11 @@ format: $(VENV)/dev.stamp
 	$(BIN)/python -m ruff format
 
 # The notebooks of the tutorials are executed.
-docs: $(VENV)/docs.stamp
+docs: docs-time $(VENV)/docs.stamp
 	TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m sphinx --fail-on-warning --keep-going --tag=execute docs docs/_build
+
+docs-time:
+	@echo "the documentation takes MINUTES minutes on two cores, after an installation of minutes the first time"
 
 tables: $(VENV)/docs.stamp
 	cd docs && ../$(BIN)/python -m generate
@@ -285,6 +293,7 @@ $(BIN)/uv: | $(BIN)/python
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found; name one: make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "creating $(VENV)"
 	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 define WRITE_IMAGES

@@ -39,7 +39,7 @@ default_role = "py:obj"
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
-autodoc_mock_imports = ["keras_hub"]  # of one module; large
+autodoc_mock_imports = ["apache_beam"]  # large
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # Keras's docstrings are Markdown
 napoleon_numpy_docstring = False

@@ -33,11 +33,11 @@ WRITERS = (api, commands)  # modules whose `pages` returns whole pages
 def write_pages(app: Sphinx, config: Config) -> None:
     """Writes tables, whole pages, notebooks and scripts below the folder of the sources."""
     folder = Path(app.srcdir)
+    print("writing the tables and the pages of models", flush=True)
     write_committed(folder)
+    print("writing the pages of modules and commands", flush=True)
     for module in WRITERS:
-        _write_all(
-            folder, {f"{name}.md": text for name, text in module.pages().items()}
-        )
+        _write_all(folder, module.pages())
     _write_all(folder, explorer.scripts())
     _write_all(folder, notebooks.notebooks(folder, app.tags.has("execute")))
 
@@ -68,16 +68,14 @@ def committed(folder: Path, skipped: Sequence[str] = ()) -> Iterator[tuple[Path,
       folder: the folder of the documentation.
       skipped: the modules of `generate` whose tables stay as they are.
     """
-    for name, text in models.pages().items():
-        yield folder / f"{name}.md", text
+    for name, text in (models.pages() | notebooks.committed(folder)).items():
+        yield folder / name, text
     readme = folder.parent / "README.md"
     for path in (readme, *sorted(folder.glob("*/*.md"))):
         text = tables.replace(path.read_text(encoding="utf-8"), skipped)
         yield path, text
         if path == readme:
             yield folder / "pypi.md", repository.absolute(text, "")
-    for name, text in notebooks.committed(folder).items():
-        yield folder / name, text
 
 
 def _write_all(folder: Path, texts: dict[str, str]) -> None:

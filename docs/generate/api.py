@@ -18,7 +18,7 @@ def pages() -> dict[str, str]:
     """Returns a page of the public names, and a page per package."""
     texts = {package.__name__: _page(package) for package in _packages()}
     return {
-        f"reference/api/{name}": text
+        f"reference/api/{name}.md": text
         for name, text in {"lambdanet": _public_page(), **texts}.items()
     }
 

@@ -13,7 +13,7 @@ from lambdanet.command_line import Command, Flag, usage
 def pages() -> dict[str, str]:
     """Returns a page per command."""
     return {
-        f"reference/commands/{_name(command)}": _page(command)
+        f"reference/commands/{_name(command)}.md": _page(command)
         for command in _commands()
     }
 

@@ -109,7 +109,7 @@ def unets() -> str:
 def pages() -> dict[str, str]:
     """Returns a page per family."""
     return {
-        f"models/families/{name}": _page(name, module)
+        f"models/families/{name}.md": _page(name, module)
         for name, module in families().items()
     }
 

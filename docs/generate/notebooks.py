@@ -60,6 +60,7 @@ def notebooks(docs: Path, execute: bool) -> dict[str, str]:
     for path in sorted((docs / "tutorials").glob("*.md")):
         notebook = _read(path)
         if execute:
+            print(f"running the tutorial {path.name}", flush=True)
             _execute(notebook)
         texts[f"{FOLDER}/{path.stem}.ipynb"] = _write(notebook)
     return texts
