@@ -94,7 +94,7 @@ def _random_center(
         random.uniform(min(margin, side / 2), max(side - margin, side / 2))
         for side in (width, height)
     )
-    return float(x), float(y)
+    return x, y
 
 
 def draw_shape(
@@ -155,7 +155,7 @@ def _outline(
     points = zip(
         x + distances * np.cos(angles), y + distances * np.sin(angles), strict=True
     )
-    draw.polygon([(float(px), float(py)) for px, py in points], fill=255)
+    draw.polygon(list(points), fill=255)
 
 
 def _keeps_others_visible(objects: list[SceneObject], coverage: np.ndarray) -> bool:
