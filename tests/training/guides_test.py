@@ -65,22 +65,22 @@ GUIDES = (
 
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
-    """The folder of a reader, with pictures and a table of them."""
+    """The folder of a reader, with pictures, as many as calibrations need, and a table of them."""
     monkeypatch.chdir(tmp_path)
     rows = ["file,label,split"]
-    for split, count in (("train", 6), ("validation", 3), ("test", 3)):
+    for split, count in (("train", 12), ("validation", 3), ("test", 3)):
         for name, color in CLASSES.items():
             for number in range(count):
                 file = f"{split}/{name}/{number}.png"
-                write_picture(Path("pictures", file), color)
+                write_picture(Path("pictures", file), np.add(color, number))
                 rows.append(f"{file},{name},{split}")
     Path("pictures", "labels.csv").write_text("\n".join(rows))
     Path("my_pictures").symlink_to("pictures")
     for folder in ("photos", "unlabeled"):
         for name, color in CLASSES.items():
-            for number in range(25):  # for a calibration
-                shade = np.add(color, number)
-                write_picture(Path(folder, f"{name}_{number}.png"), shade)
+            for number in range(25):
+                file = f"{name}_{number}.png"
+                write_picture(Path(folder, file), np.add(color, number))
     write_picture(Path("photos/rex.jpg"), CLASSES["dog"])
 
 
