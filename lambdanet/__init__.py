@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.models.sequences import (
         create_sequence_model as create_sequence_model,
     )
+    from lambdanet.models.sliding_window import sliding_window as sliding_window
     from lambdanet.models.streaming import streaming_model as streaming_model
     from lambdanet.models.unet import create_unet as create_unet
     from lambdanet.models.weights.layer_rules import convert_layer as convert_layer
@@ -90,6 +91,7 @@ _EXPORTS = {
     "lambdanet.models.names": ("list_models",),
     "lambdanet.models.preprocessing": ("preprocess_for",),
     "lambdanet.models.sequences": ("create_sequence_model",),
+    "lambdanet.models.sliding_window": ("sliding_window",),
     "lambdanet.models.streaming": ("streaming_model",),
     "lambdanet.models.unet": ("create_unet",),
     "lambdanet.models.as_tf_keras": ("as_tf_keras",),

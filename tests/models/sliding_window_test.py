@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows of pictures and volumes against the whole at once."""
+
+import keras
+import numpy as np
+import pytest
+from refusals import refused
+
+import lambdanet
+
+
+def network(rank):
+    """A network with a stride of 2, of which an output depends on inputs up to 7 positions away."""
+    convolution = {2: keras.layers.Conv2D, 3: keras.layers.Conv3D}[rank]
+    upsampling = {2: keras.layers.UpSampling2D, 3: keras.layers.UpSampling3D}[rank]
+    inputs = keras.Input([None] * rank + [2])
+    x = convolution(4, 3, strides=2, padding="same", activation="relu")(inputs)
+    x = convolution(4, 3, padding="same", activation="relu")(x)
+    x = convolution(3, 3, padding="same")(upsampling(2)(x))
+    return keras.Model(inputs, x)
+
+
+@pytest.mark.parametrize(
+    ("size", "window", "overlap"),
+    [
+        ((70, 44), 24, 16),
+        ((48, 48), (24, 64), (16, 40)),
+        ((26, 90), 32, 18),
+        ((8, 6), 24, 16),
+        ((40, 20, 28), (24, 20, 22), 16),
+    ],
+)
+def test_windows_are_the_whole(size, window, overlap):
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=[2, *size, 2]).astype(np.float32)
+    model = network(len(size))
+    found = lambdanet.sliding_window(model, inputs, window, overlap, multiple=2)
+    expected = model.predict_on_batch(inputs)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    # With a smaller margin than the network sees, they differ.
+    near = lambdanet.sliding_window(model, inputs, window, 2, multiple=2)
+    assert (np.abs(near - expected).max() > 1e-3) == (max(size) > 24)
+
+
+def test_windows_that_do_not_fit():
+    inputs = np.zeros([1, 32, 32, 2], np.float32)
+    with refused("overlap must be from 0 to window - multiple, 14"):
+        lambdanet.sliding_window(network(2), inputs, 16, 15, multiple=2)
+    halved = keras.Sequential([keras.layers.Conv2D(2, 3, strides=2, padding="same")])
+    with refused("size of the outputs must be the size of the inputs"):
+        lambdanet.sliding_window(halved, inputs, 16, 8, multiple=2)
+    with refused("window must be one value, or one per spatial axis, 2 here"):
+        lambdanet.sliding_window(halved, inputs, (16,), 8)
