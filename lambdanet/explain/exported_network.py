@@ -54,4 +54,4 @@ def load_exported_network(saved_model: str | Path) -> TrainedModel:
     except Exception as error:  # a damaged file raises exceptions of many kinds
         reason = f"its network cannot be loaded ({one_line(error)})"
         raise invalid("saved_model", accepted, path, reason) from error
-    return TrainedModel(model, preprocessing, names)
+    return TrainedModel(model, preprocessing, names, network.get("thresholds", ()))

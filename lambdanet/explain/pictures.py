@@ -28,6 +28,8 @@ from lambdanet.files import absolute, atomic_dir, check_output_dir, write_output
 from lambdanet.models.classifier import decode_predictions
 from lambdanet.training.data.image_files import expand_folders, read_image
 from lambdanet.training.serving.drawing import percent, picture_paths, save_picture
+from lambdanet.training.serving.predict import top_classes
+from lambdanet.training.serving.saved_model import to_probabilities
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 LAYERS = 4  # shown by default, the last ones
@@ -121,7 +123,11 @@ class Explainer:
         )
         selected = networks.one_hot(None, logits)
         evidence = networks.evidence(self.head, features, selected)
-        (classes,) = decode_predictions(logits, self.trained.class_names, top)
+        names = self.trained.class_names
+        (classes,) = decode_predictions(logits, names, top)
+        if self.trained.thresholds:
+            (scores,) = to_probabilities(K.convert_to_numpy(logits), True).numpy()
+            classes = top_classes(scores, names, top)
         shown = np.round(255 * pixels.clip(0, 1)).astype(np.uint8)
         maps = []
         arguments = networks.arguments_of(self.calls, values)

@@ -24,7 +24,7 @@ from lambdanet.training.beam.inputs import Part, Pictures, open_inputs
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords, check_number
 from lambdanet.training.serving.exported_model import load_classifier
-from lambdanet.training.serving.predict import TABLES, top_classes
+from lambdanet.training.serving.predict import TABLES, describe
 
 RECORDS = "tfrecord"
 FORMATS = ("csv", "jsonl", RECORDS)
@@ -110,7 +110,7 @@ def predict_files(
     )
     # This reference keeps the model loaded for the workers of this process.
     classifier = predict.load()
-    if format == RECORDS and classifier.is_multilabel:
+    if format == RECORDS and len(classifier.exported.thresholds):
         accepted = "a classifier with one class for a picture, to label pictures"
         raise invalid("saved_model", accepted, saved_model)
     files, parts = open_inputs(items, split, data_dir, shard_size, seed, bad_records)
@@ -213,10 +213,9 @@ class Classifier:
         # refuses this after its first computation.
         with contextlib.suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(1)
-        exported = load_classifier(saved_model)
-        self._serve = exported.signatures["serving_bytes"]
-        self.class_names = exported.class_names  # by label
-        self.is_multilabel = "is_present" in self._serve.structured_outputs
+        self.exported = load_classifier(saved_model)
+        self._serve = self.exported.signatures["serving_bytes"]
+        self.class_names = self.exported.class_names  # by label
 
     def classify(self, pictures: Sequence[tuple[str, bytes]]) -> list[Prediction]:
         """Returns the predictions for a batch of pictures, given their names and contents."""
@@ -283,8 +282,8 @@ class Predict(beam.DoFn):
             if row is None:
                 results.append({"image": name, "error": "it cannot be read"})
             else:
-                classes = top_classes(row, self._classifier.class_names, self.top)
-                results.append({"image": name, "top": classes})
+                found = describe(row, self._classifier.exported, self.top)
+                results.append({"image": name, **found})
         text = TABLES[f".{self.format}"].write(results)
         write_output(path, text.encode(errors="backslashreplace"))
 

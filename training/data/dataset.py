@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import invalid
+from lambdanet.errors import InputError, invalid
 from lambdanet.training.data import augment, preprocess, records
 from lambdanet.training.data.bad_records import (
     BadRecords,
@@ -138,12 +138,14 @@ class Dataset:
     def positive_weights(self) -> tuple[float, ...]:
         """The factor of each class on the loss where it is present; empty: 1.
 
-        Balanced ones are the numbers of images of training without and with the class, divided.
+        Balanced ones are the numbers of images of training without and with the class, divided; 1 where there
+        are none of one kind.
         """
         if not isinstance(self.recipe.positive_weights, str):
             return self.recipe.positive_weights
         present, absent = self._label_counts
-        return tuple((absent / np.maximum(present, 1)).tolist())
+        weights = absent / np.maximum(present, 1)
+        return tuple(np.where(present * absent > 0, weights, 1.0).tolist())
 
     @functools.cached_property
     def _label_counts(self) -> np.ndarray:
@@ -156,6 +158,9 @@ class Dataset:
         counts = np.zeros([2, self.recipe.num_classes])
         for batch in labels.batch(1024).as_numpy_iterator():
             counts += self.task.count(batch)
+        if not counts[0].any():
+            where = f"labels of {self.recipe.train_split} of {self.recipe.dataset}"
+            raise InputError(f"{where} must have a class that is present, to balance")
         return counts
 
     @functools.cached_property

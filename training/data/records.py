@@ -172,10 +172,11 @@ class MultilabelRecords(RecordsSource):
         count = len(self.class_names)
         features = {LABEL: tf.io.RaggedFeature(tf.int64)}
         found = tf.io.parse_single_example(example["record"], features)[LABEL]
-        # Others are bad records.
-        is_known = tf.reduce_all((found >= 0) & (found < count))
-        with tf.control_dependencies([tf.debugging.Assert(is_known, [found])]):
-            return tf.reduce_sum(tf.one_hot(tf.unique(found)[0], count), axis=0)
+        labels = tf.reduce_sum(tf.one_hot(found, count), axis=0)
+        # Other numbers, and repeated ones, are bad records.
+        is_valid = tf.reduce_sum(tf.cast(labels == 1, tf.int32)) == tf.size(found)
+        with tf.control_dependencies([tf.debugging.Assert(is_valid, [found])]):
+            return tf.identity(labels)
 
 
 def parse_field(

@@ -13,6 +13,7 @@ repeated, but a file has one label, and is not both in the splits of training an
 import functools
 import os
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,14 @@ COLUMNS = ("file", "label", "split")
 # Or "07" would become the number 7.
 TEXTS = {name: pyarrow.string() for name in (*COLUMNS, "labels")}
 
+
+# What a column of a class may say.
+PRESENCE = {
+    "": "",
+    "nan": "",
+    **dict.fromkeys(("0", "0.0", "False"), "0"),
+    **dict.fromkeys(("1", "1.0", "True"), "1"),
+}
 
 READERS = {
     ".csv": lambda path: csv.read_csv(
@@ -117,31 +126,38 @@ class MultilabelTable(TableSource):
         has_columns = {"file", "split"} <= set(names) and len(set(names)) == len(names)
         if not has_columns or ("labels" in names and len(names) > 3):
             accepted = "file, split, and either labels or one for each class"
-            raise invalid(f"columns of {self._table!r}", accepted, names)
-        rows = []
-        for number, row in enumerate(table.to_pylist(), start=1):
+            raise invalid(
+                f"columns of {self._table!r}", accepted, names, _comma_hint(names)
+            )
+        if not len(table):
+            raise invalid(f"rows of {self._table!r}", "one or more", 0)
+        values = table.select(self._columns).to_pylist()
+        texts = [name for name in names if name in ("file", "split", "labels")]
+        rows = _as_texts(table, self._table, texts).to_pylist()
+        for number, row in enumerate(rows, start=1):
             where = f"row {number} of {self._table!r}"
             if not row["file"] or not row["split"]:
                 raise invalid(where, "a file and a split", row)
-            texts = [self._text(where, name, row[name]) for name in self._columns]
-            label = ";".join(texts)
-            rows.append({"file": row["file"], "label": label, "split": row["split"]})
+            if "labels" in row:
+                row["label"] = ";".join(sorted(_split_names(row.pop("labels"))))
+                continue
+            presences = []
+            for name, value in values[number - 1].items():
+                text = "" if value is None else str(value).strip()
+                if text not in PRESENCE:
+                    raise invalid(f"{name} in {where}", "0, 1 or nothing", value)
+                presences.append(PRESENCE[text])
+            row["label"] = ";".join(presences)
         return rows
 
-    def _text(self, where: str, column: str, value: Any) -> str:
-        """Returns what a column says, as a text."""
-        if value is None:
-            return ""
-        if column == "labels":
-            return str(value)
-        if value not in (0, 1):
-            raise invalid(f"{column} in {where}", "0, 1 or nothing", value)
-        return str(int(value))
-
     def _find_classes(self, rows: list[dict[str, str]]) -> list[str]:
-        if self._columns != ["labels"]:
-            return self._columns
-        return _in_order({name for row in rows for name in _split_names(row["label"])})
+        names = self._columns
+        if names == ["labels"]:
+            names = _in_order(
+                {name for row in rows for name in _split_names(row["label"])}
+            )
+        print(f"{len(names)} classes in {self._table}: {', '.join(names)}", flush=True)
+        return names
 
     def _label(self, row: dict[str, str]) -> tuple[float, ...]:
         if self._columns != ["labels"]:
@@ -151,21 +167,17 @@ class MultilabelTable(TableSource):
         return tuple(float(number in given) for number in range(len(self.class_names)))
 
 
-def _split_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(";") if name.strip()]
+def _split_names(text: str | None) -> set[str]:
+    return {name.strip() for name in (text or "").split(";")} - {""}
 
 
 def _read(path: str) -> list[dict[str, str]]:
     """Returns the rows of a table as texts; `InputError` where it has other columns, or empty fields."""
     table = _load(path, "labels")
     if any(table.column_names.count(name) != 1 for name in COLUMNS):
-        hint = (
-            "separated by commas, not by semicolons"
-            if ";" in "".join(table.column_names)
-            else ""
-        )
+        names = table.column_names
         raise invalid(
-            f"columns of {path!r}", ", ".join(COLUMNS), table.column_names, hint
+            f"columns of {path!r}", ", ".join(COLUMNS), names, _comma_hint(names)
         )
     rows = _as_texts(table, path).to_pylist()
     for number, row in enumerate(rows, start=1):
@@ -177,6 +189,10 @@ def _read(path: str) -> list[dict[str, str]]:
     if not rows:
         raise invalid(f"rows of {path!r}", "one or more", 0)
     return rows
+
+
+def _comma_hint(names: list[str]) -> str:
+    return "separated by commas, not by semicolons" if ";" in "".join(names) else ""
 
 
 def read_files(path: str, split: str) -> list[str]:
@@ -247,9 +263,11 @@ def _checked(
     return checked
 
 
-def _as_texts(table: pyarrow.Table, path: str) -> pyarrow.Table:
+def _as_texts(
+    table: pyarrow.Table, path: str, columns: Sequence[str] = COLUMNS
+) -> pyarrow.Table:
     """Returns the columns as texts; `InputError` for other types, such as floats, whose NaN is no label."""
-    table = table.select([name for name in COLUMNS if name in table.column_names])
+    table = table.select([name for name in columns if name in table.column_names])
     try:
         if not any(pyarrow.types.is_floating(column.type) for column in table.columns):
             return table.cast(

@@ -179,10 +179,14 @@ def opening(
         within = f" and {done} of {steps} steps" if done else ""
         start = f"resuming {name} after epoch {epoch} of {recipe.epochs}{within}, step {step}"
     lines = [start, _batches(recipe, devices), _loss(recipe)]
-    if recipe.class_weights:
-        pairs = zip(dataset.class_names, dataset.class_weights, strict=True)
+    for name, weights in (
+        ("weights of the classes", dataset.class_weights),
+        ("factors where they are present", dataset.positive_weights),
+    ):
+        pairs = zip(dataset.class_names, weights, strict=False)
         shown = [f"{name} {weight:.3g}" for name, weight in pairs]
-        lines.append(f"weights of the classes: {', '.join(shown)[:200]}")
+        if shown:
+            lines.append(f"{name}: {', '.join(shown)[:200]}")
     return lines
 
 

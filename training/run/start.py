@@ -168,7 +168,7 @@ def resume(
         ]
         start = shlex.quote(f"--set=start_from={path}")
         raise InputError(
-            f"model_dir {str(path)!r} began with pictures of other names, sizes or numbers: "
+            f"model_dir {str(path)!r} began with pictures of other names, labels, sizes or numbers: "
             f"{', '.join(numbers)}; --accept_new_data goes on with these, and {start} in another --model_dir "
             "starts from its weights"
         )

@@ -174,19 +174,21 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
         signatures = module.signatures()
         with atomic_dir(path) as staging:
             tf.saved_model.save(module, staging, signatures=signatures)
-            _record_network(model, trained.preprocessing, staging)
+            _record_network(model, trained, staging)
     return path
 
 
-def _record_network(
-    model: keras.Model, preprocessing: Preprocessing, folder: str
-) -> None:
+def _record_network(model: keras.Model, trained: TrainedModel, folder: str) -> None:
     """Writes what `lambdanet explain` needs beside the weights; nothing where Keras has no configuration."""
     try:
         config = model.to_json()
     except (NotImplementedError, TypeError, ValueError):
         return
-    network = {"model": config, "preprocessing": dataclasses.asdict(preprocessing)}
+    network = {
+        "model": config,
+        "preprocessing": dataclasses.asdict(trained.preprocessing),
+        "thresholds": trained.thresholds,
+    }
     file = os.path.join(folder, NETWORK)
     tf.io.gfile.makedirs(os.path.dirname(file))
     write_atomic(file, json.dumps(network))

@@ -15,6 +15,8 @@ class ExportedModel(NamedTuple):
 
     signatures: Any  # the functions `serving_default` and `serving_bytes`
     class_names: list[str]  # by number
+    # The probability from which on each class is present; empty: a picture has one class.
+    thresholds: Any = ()
 
 
 def load_exported_model(
@@ -48,9 +50,9 @@ def load_exported_model(
         raise invalid(
             "saved_model", accepted, path, hint=f"it has no output {output!r}"
         )
-    return ExportedModel(
-        loaded.signatures, [name.decode() for name in loaded.class_names().numpy()]
-    )
+    names = [name.decode() for name in loaded.class_names().numpy()]
+    thresholds = loaded.thresholds().numpy() if hasattr(loaded, "thresholds") else ()
+    return ExportedModel(loaded.signatures, names, thresholds)
 
 
 def load_classifier(saved_model: str | Path) -> ExportedModel:

@@ -26,7 +26,7 @@ from lambdanet.training.serving.drawing import (
     picture_paths,
     save_picture,
 )
-from lambdanet.training.serving.exported_model import load_classifier
+from lambdanet.training.serving.exported_model import ExportedModel, load_classifier
 
 
 def predict(
@@ -78,14 +78,7 @@ def predict(
         contents = tf.constant([read_contents(path)])
         with named_if_damaged(path):
             outputs = classifier.signatures["serving_bytes"](image_bytes=contents)
-        names = classifier.class_names
-        found: dict[str, Any] = {
-            "top": top_classes(outputs["probabilities"][0].numpy(), names, top)
-        }
-        if "is_present" in outputs:
-            places = np.flatnonzero(outputs["is_present"][0])
-            found["present"] = [names[place] for place in places]
-        return found
+        return describe(outputs["probabilities"][0].numpy(), classifier, top)
 
     predictions = read_images(paths, show_progress=table is not None, read=classify)
     results: list[dict[str, Any]] = []
@@ -105,6 +98,18 @@ def predict(
         count = sum("top" in result for result in results)
         print(f"wrote the predictions of {count} images to {out}")
     return results
+
+
+def describe(
+    probabilities: np.ndarray, classifier: ExportedModel, top: int
+) -> dict[str, Any]:
+    """Returns `top` and, where a picture has any number of classes, `present`, as of `predict`."""
+    names = classifier.class_names
+    found: dict[str, Any] = {"top": top_classes(probabilities, names, top)}
+    if len(classifier.thresholds):
+        places = np.flatnonzero(probabilities >= classifier.thresholds)
+        found["present"] = [names[place] for place in places]
+    return found
 
 
 def top_classes(

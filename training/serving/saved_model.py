@@ -34,6 +34,8 @@ class ServingModule(tf.Module):
       name: the name of the module.
       class_names: the class names, by number.
       class_names_file: a file with the names, one per line, to store in the SavedModel.
+      thresholds: the probability from which on each class is present, of a model with any number of classes
+        for a picture; empty: it has one.
     """
 
     # Signature -> method.
@@ -42,19 +44,31 @@ class ServingModule(tf.Module):
         "serving_bytes": "serve_bytes",
     }
 
-    def __init__(self, name: str, class_names: Sequence[str], class_names_file: str):
+    def __init__(
+        self,
+        name: str,
+        class_names: Sequence[str],
+        class_names_file: str,
+        thresholds: Sequence[float] = (),
+    ):
         super().__init__(name=name)
         self.class_names_file = tf.saved_model.Asset(class_names_file)
         self._names = list(class_names)
+        self._thresholds = list(thresholds)
 
     @tf.function(input_signature=[])
     def class_names(self) -> tf.Tensor:
         """The names of all classes, by number."""
         return tf.constant(self._names)
 
+    @tf.function(input_signature=[])
+    def thresholds(self) -> tf.Tensor:
+        """The probability from which on each class is present; empty: a picture has one class."""
+        return tf.constant(self._thresholds, tf.float32)
+
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Traces all functions, which saving would trace again otherwise, and returns the signatures."""
-        for name in ("class_names", *self.SIGNATURES.values()):
+        for name in ("class_names", "thresholds", *self.SIGNATURES.values()):
             setattr(self, name, getattr(self, name).get_concrete_function())
         return {name: getattr(self, method) for name, method in self.SIGNATURES.items()}
 
@@ -65,9 +79,7 @@ class ClassifierModule(ServingModule):
     Args:
       model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
       preprocessing: the preprocessing of the pictures; a mean with one channel makes them gray.
-      class_names, class_names_file: as in `ServingModule`, in the order of the logits.
-      thresholds: the probability from which on each class is present, of a model with any number of classes
-        for a picture; empty: it has one.
+      class_names, class_names_file, thresholds: as in `ServingModule`, in the order of the logits.
 
     Raises:
       InputError: the model does not accept such images, or does not return one logit per class name.
@@ -83,8 +95,7 @@ class ClassifierModule(ServingModule):
     ):
         if len(class_names) < 2:
             raise invalid("class_names", "two or more", list(class_names))
-        super().__init__("classifier", class_names, class_names_file)
-        self._thresholds = list(thresholds)
+        super().__init__("classifier", class_names, class_names_file, thresholds)
         channels = len(preprocessing.mean)
         self._input_shape = [
             preprocessing.input_size,

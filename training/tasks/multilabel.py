@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from lambdanet import text_table
 from lambdanet.backend import Tensor, keras
-from lambdanet.errors import invalid
+from lambdanet.errors import InputError, invalid
 from lambdanet.files import write_output
 from lambdanet.training.data import folder, records
 from lambdanet.training.data.records import MultilabelRecords
@@ -94,18 +94,21 @@ class Multilabel(Task):
         losses = (
             np.maximum(logits, 0) - logits * labels + np.log1p(np.exp(-abs(logits)))
         )
+        known = np.sum(~np.isnan(labels), axis=-1)
         scores = _average_precisions(labels, logits)
+        if np.isnan(scores).all():
+            raise InputError("no picture of the split has a class that is present")
         values: dict[str, Any] = {
             "examples": len(labels),
             "average_precision": float(np.nanmean(scores)),
-            "loss": float(np.nanmean(losses)),
+            "loss": float(np.mean(np.nansum(losses, axis=-1) / np.maximum(known, 1))),
             "thresholds": self.thresholds(model_dir),
         }
         text = (
             f"{values['examples']} images, mean average precision "
             f"{100 * values['average_precision']:.2f} %, loss {values['loss']:.4f}"
         )
-        return Evaluation(values, text, labels, 1 / (1 + np.exp(-logits)))
+        return Evaluation(values, text, labels, np.exp(-np.logaddexp(0, -logits)))
 
     def write(self, folder: Path, dataset: Any, found: Evaluation, title: str) -> None:
         thresholds = found.values["thresholds"]
@@ -279,6 +282,9 @@ class MeanAveragePrecision(keras.metrics.Metric):
         found = []
         for score in scores:
             is_best = score == score.max()
+            if score.max() == 0:
+                found.append(DEFAULT_THRESHOLD)
+                continue
             first = int(np.argmax(is_best))
             length = int(np.argmin(np.append(is_best[first:], False)))
             # The middle of the first bins where it is largest.

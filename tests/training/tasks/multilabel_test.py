@@ -3,12 +3,17 @@
 
 import csv
 import dataclasses
+import json
+from functools import partial
+from pathlib import Path
 
 import keras
 import numpy as np
+import pyarrow
 import pytest
 import tensorflow as tf
 from programs.small_model import small_model
+from pyarrow import parquet
 from refusals import refused
 from sklearn import metrics
 from training_runs import SHORT, act_at, assert_same_run, send_sigterm
@@ -90,6 +95,10 @@ def run(recipe, tmp_path_factory):
     return path
 
 
+def logits_of(probabilities):
+    return np.log(probabilities / (1 - probabilities))
+
+
 def read_labels(dataset):
     return np.concatenate([labels for _, labels in dataset.eval().as_numpy_iterator()])
 
@@ -101,6 +110,29 @@ def test_columns_of_a_table(recipe):
     present = np.sum(LABELS[:64] == 1, axis=0)
     absent = np.sum(LABELS[:64] == 0, axis=0)
     np.testing.assert_allclose(dataset.positive_weights, absent / present)
+
+
+def test_presence_in_other_types(pictures):
+    """Numbers that are not whole, texts and booleans in Parquet; all that is known of a class is 1."""
+    file = pictures / "types.parquet"
+    columns = {
+        "file": [f"{number}.png" for number in range(6)],
+        "split": ["train"] * 4 + ["validation"] * 2,
+        "red": [1.0, 0.0, None, 1.0, 0.0, float("nan")],
+        "label": ["1", " 0", "", "nan", "0.0", "1"],
+        "green": [True, None, True, None, None, True],
+    }
+    parquet.write_table(pyarrow.table(columns), file)
+    dataset = Dataset.open(dataclasses.replace(RECIPE, labels=str(file)))
+    assert dataset.class_names == ["red", "label", "green"]
+    expected = [[0, 0, np.nan], [np.nan, 1, 1]]
+    np.testing.assert_array_equal(read_labels(dataset), expected)
+    assert dataset.positive_weights == (0.5, 1, 1)
+    columns["labels"] = [["red"]] * 6
+    lists = pyarrow.table({name: columns[name] for name in ("file", "split", "labels")})
+    parquet.write_table(lists, file)
+    with refused("columns of .* must be texts or integers"):
+        Dataset.open(dataclasses.replace(RECIPE, labels=str(file)))
 
 
 def test_names_in_a_column(recipe, pictures):
@@ -123,6 +155,8 @@ def test_names_in_a_column(recipe, pictures):
         ([["file", "red", "split"], ["a", 1, ""]], "row 1.* a file and a split"),
         ([["file", "labels", "split"], ["a", "x;y", "train"], ["a", "x", "train"]], "one label"),
         ([["file", "red", "split"], ["a", 1, "train"]], "two or more labels"),
+        ([["file;red;split"]], "by commas, not by semicolons"),
+        ([["file", "red", "split"]], "rows of .* must be one or more"),
     ],
 )  # fmt: skip
 def test_tables_that_contradict_themselves(rows, message, tmp_path):
@@ -152,7 +186,7 @@ def test_data_with_one_label(tmp_path):
 
 def test_records_with_lists(tmp_path, pictures):
     contents = []
-    lists = ([2, 0], [], [1, 1], [0, 7])  # the last has no such class
+    lists = ([2, 0], [], [1], [0, 7], [1, 0, 1])  # no such class; not a list of numbers
     for numbers in lists:
         picture = (pictures / "0.png").read_bytes()
         bytes_list = tf.train.BytesList(value=[picture])
@@ -172,7 +206,7 @@ def test_records_with_lists(tmp_path, pictures):
     )
     expected = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
     np.testing.assert_array_equal(read_labels(dataset), expected)
-    assert len(dataset.bad_records.names) == 1
+    assert len(dataset.bad_records.names) == 2
 
 
 def test_loss_is_the_mean_over_known_classes():
@@ -225,18 +259,28 @@ def test_stopped_run_resumes_to_same_weights(run, recipe, tmp_path, monkeypatch)
     assert_same_run(tmp_path, run)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(keras.config.backend() == "jax", reason="exports")
-def test_evaluation_is_that_of_scikit_learn(run, recipe, pictures, tmp_path):
-    from lambdanet.training.beam.pseudo_labels import pseudo_label
-    from lambdanet.training.serving import export_runtimes
+@pytest.fixture(scope="module")
+def served(run, tmp_path_factory):
     from lambdanet.training.serving.export import export
+
+    return export(run, tmp_path_factory.mktemp("served") / "model")
+
+
+ON_TENSORFLOW = pytest.mark.skipif(
+    keras.config.backend() == "jax", reason="exports need TensorFlow"
+)
+
+
+@ON_TENSORFLOW
+@pytest.mark.slow
+def test_evaluation_is_that_of_scikit_learn(run, recipe, served, pictures, tmp_path):
+    from lambdanet.training.serving import export_runtimes
     from lambdanet.training.serving.predict import predict
 
     result = evaluate(run, out=tmp_path)
-    served = tf.saved_model.load(export(run, tmp_path / "served"))
+    signatures = tf.saved_model.load(served).signatures
     images = [(pictures / f"{number}.png").read_bytes() for number in range(64, 96)]
-    outputs = served.signatures["serving_bytes"](image_bytes=tf.constant(images))
+    outputs = signatures["serving_bytes"](image_bytes=tf.constant(images))
     labels = LABELS[64:]
     found = outputs["probabilities"].numpy()
     expected = []
@@ -246,6 +290,8 @@ def test_evaluation_is_that_of_scikit_learn(run, recipe, pictures, tmp_path):
         score = found[known, place]
         expected.append(metrics.average_precision_score(label, score))
     assert result["average_precision"] == pytest.approx(np.mean(expected))
+    loss = float(np.mean(MultilabelLoss(reduction=None)(labels, logits_of(found))))
+    assert result["loss"] == pytest.approx(loss, rel=1e-3)
     thresholds = task_of(recipe).thresholds(run)
     assert result["thresholds"] == thresholds
     is_present = found >= np.float32(thresholds)
@@ -256,12 +302,33 @@ def test_evaluation_is_that_of_scikit_learn(run, recipe, pictures, tmp_path):
     assert float(rows[2]["f1"]) == pytest.approx(scores[0], abs=1e-4)
 
     paths = [pictures / "64.png", pictures / "65.png"]
-    for number, result in enumerate(predict(tmp_path / "served", paths)):
+    for number, result in enumerate(predict(served, paths)):
         chosen = np.flatnonzero(is_present[number])
         assert result["present"] == [NAMES[place] for place in chosen]
-    with refused("one class for a picture, to label pictures"):
-        pseudo_label(tmp_path / "served", str(pictures), tmp_path / "labeled")
     parity = export_runtimes.export(run, tmp_path / "onnx", format="onnx")
     assert parity.accuracies is None and parity.probability_difference < 1e-5
     lines = (tmp_path / "onnx" / export_runtimes.THRESHOLDS).read_text().split()
     np.testing.assert_allclose(list(map(float, lines)), thresholds)
+
+
+@ON_TENSORFLOW
+@pytest.mark.rest
+@pytest.mark.slow
+def test_other_commands_know_what_is_present(served, pictures, tmp_path, capsys):
+    from lambdanet.explain.exported_network import load_exported_network
+    from lambdanet.explain.pictures import explain
+    from lambdanet.training.beam.predict import predict_files
+    from lambdanet.training.beam.pseudo_labels import pseudo_label
+    from lambdanet.training.serving.predict import predict
+
+    paths = [str(pictures / "65.png")]
+    (result,) = predict(served, paths)
+    predictions = predict_files(served, paths, tmp_path, "jsonl")
+    line = Path(predictions.files[0]).read_text()
+    assert json.loads(line)["present"] == result["present"]
+    capsys.readouterr()
+    explain(partial(load_exported_network, served), paths, tmp_path / "explained")
+    name, probability = result["top"][0]
+    assert f": {name} ({100 * probability:.1f} %)" in capsys.readouterr().out
+    with refused("one class for a picture, to label pictures"):
+        pseudo_label(served, str(pictures), tmp_path / "labeled")
