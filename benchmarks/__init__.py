@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measurements, which are not installed: `python -m benchmarks.layers` in a clone."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from lambdanet.command_line import Command, announce_slow_imports
 from lambdanet.commands import command
 
-# Some of the programs import Keras before they begin.
-announce_slow_imports("benchmarks")
+# Some of the programs import Keras before they begin. In other processes, "-m" is replaced by then.
+if sys.argv[0] == "-m":
+    announce_slow_imports("benchmarks")
 
 
 def program(

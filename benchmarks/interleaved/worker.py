@@ -36,7 +36,7 @@ class Contender:
 
     def __init__(self, name: str, threads: int):
         prefix = name.partition("/")[0]
-        module = f"turns.{MODULES.get(prefix, 'contenders')}"
+        module = f"interleaved.{MODULES.get(prefix, 'contenders')}"
         if prefix in CHECKS:
             module = f"device.{prefix}"
         self._module = importlib.import_module(f"benchmarks.{module}")

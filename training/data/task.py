@@ -2,7 +2,8 @@
 """What a network is trained for, as `task` of a recipe names it.
 
 A task says how a label is read, which loss and metrics a run has, what its evaluation measures, and what the
-outputs of an export mean. The loop, the checkpoints and the sources know no task by name. A new one is a
+outputs of an export mean. The loop, the checkpoints and the sources know no task by name. A step of training
+on JAX needs no TensorFlow, so tasks import it where they read data. A new one is a
 subclass of `Task` and its line in `TASKS` of configs/recipe_values.py.
 """
 
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
@@ -54,7 +54,7 @@ class Task(Protocol):
     def open_source(self, data_dir: str | None) -> Any:
         """Returns the labeled images of the recipe, a `training.data.sources.Source`."""
 
-    def read(self, source: Any, example: dict[str, tf.Tensor]) -> tf.Tensor:
+    def read(self, source: Any, example: dict[str, Any]) -> Any:
         """Returns the label of an example, of one shape and type for all."""
 
     def count(self, labels: np.ndarray) -> np.ndarray:

@@ -7,18 +7,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
 
 from lambdanet import backend as K
 from lambdanet import text_table
 from lambdanet.backend import Tensor, keras
 from lambdanet.configs.recipe_values import LOSSES
 from lambdanet.files import MARKED_PNG, write_output
-from lambdanet.training.data import folder, records
-from lambdanet.training.data.folder import FolderSource
-from lambdanet.training.data.records import RecordsSource
-from lambdanet.training.data.sources import Source, TfdsSource
-from lambdanet.training.data.tables import TableSource
 from lambdanet.training.data.task import Evaluation, Task
 
 
@@ -32,15 +26,18 @@ class Classification(Task):
         "confusion.png": MARKED_PNG,
     }
 
-    def open_source(self, data_dir: str | None) -> Source:
-        if self.recipe.dataset == folder.NAME:
-            kind = TableSource if self.recipe.labels else FolderSource
-            return kind(self.recipe, data_dir)
-        if self.recipe.dataset == records.NAME:
-            return RecordsSource(self.recipe, data_dir)
-        return TfdsSource(self.recipe, data_dir)
+    def open_source(self, data_dir: str | None) -> Any:
+        from lambdanet.training.data import folder, records, sources, tables
 
-    def read(self, source: Any, example: dict[str, tf.Tensor]) -> tf.Tensor:
+        if self.recipe.dataset == folder.NAME:
+            if self.recipe.labels:
+                return tables.TableSource(self.recipe, data_dir)
+            return folder.FolderSource(self.recipe, data_dir)
+        if self.recipe.dataset == records.NAME:
+            return records.RecordsSource(self.recipe, data_dir)
+        return sources.TfdsSource(self.recipe, data_dir)
+
+    def read(self, source: Any, example: dict[str, Any]) -> Any:
         return source.number(example)
 
     def count(self, labels: np.ndarray) -> np.ndarray:

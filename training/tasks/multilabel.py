@@ -11,16 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
 
 from lambdanet import text_table
 from lambdanet.backend import Tensor, keras
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import write_output
-from lambdanet.training.data import folder, records
-from lambdanet.training.data.records import MultilabelRecords
-from lambdanet.training.data.sources import Source
-from lambdanet.training.data.tables import MultilabelTable
 from lambdanet.training.data.task import Evaluation, Task
 from lambdanet.training.tasks.classification import ClassLoss
 
@@ -39,17 +34,21 @@ class Multilabel(Task):
         "wrong.csv": b"image,missed,wrong",
     }
 
-    def open_source(self, data_dir: str | None) -> Source:
+    def open_source(self, data_dir: str | None) -> Any:
+        from lambdanet.training.data import folder, records, tables
+
         if self.recipe.dataset == folder.NAME and self.recipe.labels:
-            return MultilabelTable(self.recipe, data_dir)
+            return tables.MultilabelTable(self.recipe, data_dir)
         if self.recipe.dataset == records.NAME:
-            return MultilabelRecords(self.recipe, data_dir)
+            return records.MultilabelRecords(self.recipe, data_dir)
         accepted = (
             "folder with a table in labels, or tfrecord, with the task multilabel"
         )
         raise invalid("dataset", accepted, self.recipe.dataset)
 
-    def read(self, source: Any, example: dict[str, tf.Tensor]) -> tf.Tensor:
+    def read(self, source: Any, example: dict[str, Any]) -> Any:
+        import tensorflow as tf
+
         labels = source.label(example)
         if not source.numbers:
             return labels
