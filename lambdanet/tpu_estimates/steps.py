@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from lambdanet import backend as K
 from lambdanet import configs, which_keras
 from lambdanet.command_line import find_function
@@ -20,6 +22,7 @@ from lambdanet.errors import (
 )
 from lambdanet.models import names
 from lambdanet.models.inference import for_inference
+from lambdanet.training.data.task import task_of
 from lambdanet.training.run.build import build_model, build_optimizer, compile_model
 
 MODES = ("train", "infer")
@@ -98,8 +101,9 @@ def recipe_step(
     shape = (batch_size, size, size, len(recipe.mean))
     # As the input pipeline yields them.
     dtype = precision if mode == "train" else "float32"
+    label = task_of(recipe).first_label()
     function, inputs = (_jax_step if is_jax else _tensorflow_step)(
-        model, mode, shape, dtype
+        model, mode, shape, dtype, label
     )
     return TpuStep(
         name,
@@ -112,24 +116,25 @@ def recipe_step(
 
 
 def _tensorflow_step(
-    model: Any, mode: str, shape: tuple[int, ...], dtype: str
+    model: Any, mode: str, shape: tuple[int, ...], dtype: str, label: np.ndarray
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     import tensorflow as tf
 
     images = tf.TensorSpec(shape, dtype)
-    labels = tf.TensorSpec(shape[:1], tf.int64)
+    labels = tf.TensorSpec([shape[0], *label.shape[1:]], label.dtype)
     if mode == "infer":
         return lambda x: model(x, training=False), (images,)
     return lambda x, y: model.train_step((x, y)), (images, labels)
 
 
 def _jax_step(
-    model: Any, mode: str, shape: tuple[int, ...], dtype: str
+    model: Any, mode: str, shape: tuple[int, ...], dtype: str, label: np.ndarray
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     import jax
 
     images = jax.ShapeDtypeStruct(shape, dtype)
-    labels = jax.ShapeDtypeStruct(shape[:1], "int32")
+    kind = jax.dtypes.canonicalize_dtype(label.dtype)
+    labels = jax.ShapeDtypeStruct((shape[0], *label.shape[1:]), kind)
     data = images if mode == "infer" else (images, labels)
     return _function_of(model, mode), (
         _map_state(model, mode, _struct),

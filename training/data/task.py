@@ -2,9 +2,9 @@
 """What a network is trained for, as `task` of a recipe names it.
 
 A task says how a label is read, which loss and metrics a run has, what its evaluation measures, and what the
-outputs of an export mean. The loop, the checkpoints and the sources know no task by name. A step of training
-on JAX needs no TensorFlow, so tasks import it where they read data. A new one is a
-subclass of `Task` and its line in `TASKS` of configs/recipe_values.py.
+outputs of an export mean. The loop, the checkpoints and the sources know no task by name. A new one is a
+subclass of `Task` and its line in `TASKS` of configs/recipe_values.py. A step of training on JAX needs no
+TensorFlow, so tasks import it where they read data.
 """
 
 import pkgutil
@@ -67,7 +67,7 @@ class Task(Protocol):
         """Returns new metrics of labels and logits, the one that `best` names among them."""
 
     def first_label(self) -> np.ndarray:
-        """Returns a batch of one label, with which metrics are built."""
+        """Returns a batch of one label, of the type that the data have."""
 
     def describe_best(self, model: keras.Model) -> dict[str, Any]:
         """Returns what best.json also records, of a compiled model that was just evaluated."""

@@ -59,7 +59,7 @@ class Classification(Task):
         return [Accuracy()]
 
     def first_label(self) -> np.ndarray:
-        return np.zeros([1])
+        return np.zeros([1], np.int64)
 
     def measure(
         self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], model_dir: Path

@@ -72,7 +72,7 @@ class Multilabel(Task):
         return [MeanAveragePrecision(self.recipe.num_classes)]
 
     def first_label(self) -> np.ndarray:
-        return np.zeros([1, self.recipe.num_classes])
+        return np.zeros([1, self.recipe.num_classes], np.float32)
 
     def describe_best(self, model: keras.Model) -> dict[str, Any]:
         (metric,) = model._compile_metrics.metrics

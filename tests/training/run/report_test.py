@@ -24,10 +24,22 @@ def lines(step=0, devices=ONE, **changes):
     dataset = SimpleNamespace(
         recipe=dataclasses.replace(RECIPE, **changes),
         steps_per_epoch=10,
+        class_names=["cat", "dog"],
+        class_weights=(),
+        positive_weights=(0.5, 2.0) if changes.get("positive_weights") else (),
     )
     return logs.opening(
         dataset, Path("run"), SimpleNamespace(**devices), step, position=step
     )
+
+
+def test_weights_of_classes():
+    changes = {
+        "task": "multilabel",
+        "loss": "binary_cross_entropy",
+        "positive_weights": "balanced",
+    }
+    assert lines(**changes)[-1] == "factors where they are present: cat 0.5, dog 2"
 
 
 def test_a_new_run():
