@@ -65,7 +65,7 @@ GUIDES = (
 
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
-    """The folder of a reader, with pictures, as many as calibrations need, and a table of them."""
+    """The folder of a reader: enough pictures to calibrate on, and a table of them."""
     monkeypatch.chdir(tmp_path)
     rows = ["file,label,split"]
     for split, count in (("train", 12), ("validation", 3), ("test", 3)):

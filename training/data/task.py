@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a network is trained for, as `task` of a recipe names it.
+"""The base of tasks, which are what a network is trained for: `task` of a recipe names one.
 
 A task says how a label is read, which loss and metrics a run has, what its evaluation measures, and what the
 outputs of an export mean. The loop, the checkpoints and the sources know no task by name. A new one is a
