@@ -72,14 +72,17 @@ class Recipe:
     ] = ""
 
     # The data.
-    task: Annotated[str, v.TASKS, "how many classes a picture has"] = "classification"
+    task: Annotated[str, v.TASKS, "what a label is: a class, several, or a mask"] = (
+        "classification"
+    )
     dataset: Annotated[
         str,
         v.TEXT,
         "a dataset of TFDS; or your own: folder or tfrecord",
     ]
     labels: Annotated[
-        str, "csv or parquet file of folder: columns file, label, split; empty: none"
+        str,
+        "csv or parquet file of folder: file, label (or mask), split; empty: none",
     ] = ""
     train_split: Annotated[str, v.TEXT, "split to train on, such as train[:90%]"] = (
         "train"
@@ -108,9 +111,11 @@ class Recipe:
     crop_fraction: Annotated[
         float, v.FACTOR, "fraction of the shorter side that evaluation crops"
     ] = 1.0
-    interpolation: Annotated[str, v.INTERPOLATIONS, "interpolation at evaluation"] = (
-        "bilinear"
-    )
+    interpolation: Annotated[
+        str,
+        v.INTERPOLATIONS,
+        "how evaluation resizes pictures to input_size",
+    ] = "bilinear"
     augmentation: Annotated[str, v.AUGMENTATIONS, "crop and flips in training"] = "none"
     repeated_augmentation: Annotated[
         int, v.COUNT, "copies of an image, each augmented differently"

@@ -88,16 +88,21 @@ AUGMENTATIONS = {
     "flip": "lambdanet.training.data.augment:flip",
     "none": "lambdanet.training.data.augment:central_view",
     "padded_crop_flip": "lambdanet.training.data.augment:padded_crop_flip",
+    "scale_crop_flip": "lambdanet.training.data.augment:scale_crop_flip",
 }
 LOSSES = {
     "binary_cross_entropy": "lambdanet.training.tasks.classification:SmoothedBinaryCrossEntropy",
     "cross_entropy": "lambdanet.training.tasks.classification:SmoothedCrossEntropy",
+    "cross_entropy_dice": "lambdanet.training.tasks.segmentation:MaskLoss",
+    "dice": "lambdanet.training.tasks.segmentation:MaskLoss",
 }
 TASKS = {
     "classification": "lambdanet.training.tasks.classification:Classification",
     "multilabel": "lambdanet.training.tasks.multilabel:Multilabel",
+    "segmentation": "lambdanet.training.tasks.segmentation:Segmentation",
 }
-INTERPOLATIONS = ("bicubic", "bilinear")
+UNETS = ("lambda_unet_2d", "unet_2d")  # networks of segmentation beside the zoo's
+INTERPOLATIONS = ("bicubic", "bilinear", "none")
 POLICIES = {  # of RandAugment
     "model_garden": "lambdanet.training.data.rand_augment:model_garden",
     "timm": "lambdanet.training.data.rand_augment:timm",
@@ -233,6 +238,22 @@ _HINTS = {
     "warmup_epochs": "for a short run, add --set=warmup_epochs=0",
 }
 
+# Of each task the fields that it does not have, and its losses.
+_LEFT_OUT = {
+    "multilabel": ("pseudo_labels", "target_threshold"),
+    "segmentation": (
+        "pseudo_labels",
+        "randaugment_layers",
+        "mixup_alpha",
+        "cutmix_alpha",
+    ),
+}
+_LOSSES = {
+    "classification": ("cross_entropy", "binary_cross_entropy"),
+    "multilabel": ("binary_cross_entropy",),
+    "segmentation": ("cross_entropy", "dice", "cross_entropy_dice"),
+}
+
 # Rules between fields, in the order in which they are checked.
 _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ("std", lambda r: len(r.mean) == len(r.std), "as long as mean, which is {0.mean}"),
@@ -326,15 +347,29 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     *(
         (
             field,
-            lambda r, field=field: r.task != "multilabel" or not getattr(r, field),
-            "left out with the task multilabel",
+            lambda r, task=task, field=field: r.task != task or not getattr(r, field),
+            f"left out with the task {task}",
         )
-        for field in ("pseudo_labels", "target_threshold")
+        for task, fields in _LEFT_OUT.items()
+        for field in fields
+    ),
+    *(
+        (
+            "loss",
+            lambda r, task=task, losses=losses: r.task != task or r.loss in losses,
+            f"{' or '.join(losses)} with the task {task}",
+        )
+        for task, losses in _LOSSES.items()
     ),
     (
-        "loss",
-        lambda r: r.task != "multilabel" or r.loss == "binary_cross_entropy",
-        "binary_cross_entropy with the task multilabel",
+        "interpolation",
+        lambda r: r.task != "segmentation" or r.interpolation != "bicubic",
+        "bilinear or none with the task segmentation",
+    ),
+    (
+        "model",
+        lambda r: r.task == "segmentation" or r.model not in UNETS,
+        "a model of the zoo without the task segmentation",
     ),
     (
         "positive_weights",

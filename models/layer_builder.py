@@ -68,6 +68,7 @@ class LayerBuilder:
         name: str,
         groups: int = 1,
         padding: str = "same",
+        dilation_rate: int = 1,
     ) -> Tensor:
         """A convolution without a bias: [b, *size, c] -> [b, *size / strides, filters].
 
@@ -82,6 +83,7 @@ class LayerBuilder:
             kernel_size,
             strides,
             padding=padding,
+            dilation_rate=dilation_rate,
             groups=groups,
             use_bias=False,
             kernel_initializer=compat.VarianceScaling(

@@ -2,7 +2,7 @@
 """Outputs of a network for pictures and volumes that are too large for it, window by window."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ SIGMA = 1 / 8  # of the weights, in windows
 
 
 def sliding_window(
-    model: keras.Model,
+    model: keras.Model | Callable[[np.ndarray], Any],
     inputs: Any,
     window: PerAxis,
     overlap: PerAxis,
@@ -28,7 +28,8 @@ def sliding_window(
     sides of the inputs are multiples of `multiple`. (A lambda layer with content sees its whole window.)
 
     Args:
-      model: a network for inputs of any size, [b, *size, c] -> [b, *size, d], such as of `create_unet`.
+      model: a network for inputs of any size, [b, *size, c] -> [b, *size, d], such as of `create_unet`, or a
+        function of arrays.
       inputs: pictures [b, h, w, c], sequences or volumes, as the network takes them.
       window: the side of the windows, for all axes or one for each; inputs may be smaller.
       overlap: what neighboring windows share, at least, of all axes or of each.
@@ -45,6 +46,7 @@ def sliding_window(
       >>> sliding_window(convolution, np.zeros([1, 640, 512, 3]), 256, overlap=64).shape
       (1, 640, 512, 4)
     """
+    predict = model.predict_on_batch if isinstance(model, keras.Model) else model
     inputs = np.asarray(inputs)
     size = inputs.shape[1:-1]
     settings = zip(
@@ -58,7 +60,7 @@ def sliding_window(
     weights = np.zeros([*size, 1], np.float32)
     for places in itertools.product(*(list(_windows(*axis)) for axis in settings)):
         at = tuple(slice(start, start + len(weight)) for start, weight in places)
-        outputs = np.asarray(model.predict_on_batch(inputs[:, *at]))
+        outputs = np.asarray(predict(inputs[:, *at]))
         if outputs.shape[:-1] != inputs[:, *at].shape[:-1]:
             accepted = f"the size of the inputs, {inputs[:, *at].shape[1:-1]}"
             raise invalid("size of the outputs", accepted, outputs.shape[1:-1])

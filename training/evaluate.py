@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluates a trained model on a split of its dataset, by the measures of its task."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from lambdanet import which_keras
-from lambdanet.backend import keras
 from lambdanet.errors import InputError
 from lambdanet.files import writable_dir
 from lambdanet.models.inference import for_inference
+from lambdanet.models.sliding_window import sliding_window
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run.devices import create_devices
@@ -23,6 +24,7 @@ from lambdanet.training.run.model_dir import (
     load_trained_model,
 )
 from lambdanet.training.run.start import read_record
+from lambdanet.training.serving.exported_model import check_window
 
 which_keras.check_backend("evaluate", ("tensorflow", "jax"))
 
@@ -33,11 +35,14 @@ def evaluate(
     split: str | None = None,
     max_bad_records: int | None = None,
     out: str | Path | None = None,
+    window: int | None = None,
+    overlap: int | None = None,
 ) -> dict[str, Any]:
     """Evaluates the model in a model_dir, and prints the result on one line.
 
     The images are read once, in order, without augmentation. The loss is the mean cross-entropy without label
-    smoothing and weight decay, so that it can be compared between recipes.
+    smoothing and weight decay, so that it can be compared between recipes. With the task segmentation each
+    image is read whole, and the outputs are resized to its mask.
 
     Args:
       model_dir: a folder of `lambdanet train`, with at least one checkpoint.
@@ -47,12 +52,16 @@ def evaluate(
       max_bad_records: the largest number of unreadable images, and of files that are no pictures, to name and
         leave out; None: 100 images, and a tenth of the files of each class.
       out: a folder for `classes.csv`, with precision and recall per class, `wrong.csv`, the images that are
-        classified wrongly, and `confusion.png`, the confusion matrix; None: they are not written. Only files
-        that `evaluate` wrote are replaced.
+        classified wrongly, and `confusion.png`, the confusion matrix; for masks `classes.csv` has the IoU, and
+        `images.csv` that of each image. None: they are not written. Only files that `evaluate` wrote are
+        replaced.
+      window: the side of overlapping windows, in pixels, in which large pictures are segmented; None: whole.
+      overlap: what neighboring windows share, as of `sliding_window`; None: a quarter of the window.
 
     Returns:
-      A dict of `dataset`, `split`, `examples`, `top_1`, `top_5` (both in 0..1; with five classes or
-      fewer `top_5` is 1) and `loss`.
+      A dict of `dataset`, `split`, `examples`, `loss`, and the measures of the task, all in 0..1: `top_1` and
+      `top_5` (1 with five classes or fewer), `average_precision` and `thresholds`, or `mean_iou` and
+      `pixel_accuracy`.
 
     Raises:
       InputError: there is no trained model in `model_dir`, there is no such split or `data_dir`, the data
@@ -77,10 +86,18 @@ def evaluate(
         held_out=read_record(model_dir).held_out,
     )
     task = dataset.task
+    network = for_inference(model)
+    predict = network.predict_on_batch
+    if window is not None:
+        overlap = check_window(task.any_size, recipe.interpolation, window, overlap)
+        predict = partial(sliding_window, network, window=window, overlap=overlap)
     # Before the long part.
     folder = None if out is None else writable_dir(Path(out).expanduser(), task.FILES)
     with dataset.bad_records.as_input_errors():
-        pairs = outputs(for_inference(model), dataset.eval(), dataset.eval_steps())
+        steps = dataset.eval_steps()
+        if task.any_size:
+            steps = dataset.num_examples(dataset.eval_split)
+        pairs = outputs(predict, dataset.eval(whole=task.any_size), steps)
         found = task.measure(pairs, Path(model_dir).expanduser())
     result = {"dataset": recipe.dataset, "split": dataset.eval_split, **found.values}
     line = f"{recipe.dataset} {dataset.eval_split}: {found.text}"
@@ -91,12 +108,14 @@ def evaluate(
 
 
 def outputs(
-    model: keras.Model, batches: tf.data.Dataset, num_batches: int | None = None
+    predict: Callable[[np.ndarray], np.ndarray],
+    batches: tf.data.Dataset,
+    num_batches: int | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Runs a model on a dataset, with a progress bar in a terminal.
 
     Args:
-      model: images -> logits [b, ...].
+      predict: images -> logits [b, ...].
       batches: (images, labels); the last batch may be partial.
       num_batches: the number of batches, for the progress bar.
 
@@ -119,7 +138,7 @@ def outputs(
         # JAX compiles each size of a batch
         padding = [(0, size - count)] + [(0, 0)] * (images.ndim - 1)
         padded = np.pad(images, padding)
-        logits = model.predict_on_batch(padded)[:count].astype(np.float64)
+        logits = predict(padded)[:count].astype(np.float64)
         if np.isnan(logits).any():
             raise InputError("the model gives outputs that are not numbers (NaN)")
         yield logits, labels

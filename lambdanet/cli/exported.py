@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
-from lambdanet.cli.training import BACKENDS, MaxBadRecords, ModelName
+from lambdanet.cli.training import (
+    BACKENDS,
+    MaxBadRecords,
+    ModelName,
+    Overlap,
+    Window,
+)
 from lambdanet.commands import Choices, Folder, Repeated, command
 from lambdanet.errors import Unfinished, invalid
 from lambdanet.which_keras import use_backend
@@ -40,18 +46,20 @@ def predict(
     saved_model: Folder,
     out: Annotated[str | None, "PATH"] = None,
     top: int = 5,
+    window: Window = None,
+    overlap: Overlap = None,
 ) -> None:
-    """Prints the top classes of image files with an exported model.
+    """Prints the top classes of image files with an exported model, or writes their masks.
 
     Args:
       images: image files, and folders of them.
       saved_model: folder that `lambdanet export` wrote.
-      out: folder for pictures with predictions, or a .csv or .jsonl file (default: none).
+      out: folder for pictures with predictions or for masks, or a .csv or .jsonl file (default: none).
       top: number of classes to print.
     """
     from lambdanet.training.serving import predict
 
-    results = predict.predict(saved_model, images, out, top)
+    results = predict.predict(saved_model, images, out, top, window, overlap)
     failures = sum("error" in result for result in results)
     if failures:
         raise Unfinished(f"{failures} of {len(results)} images cannot be read")

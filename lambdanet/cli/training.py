@@ -61,14 +61,29 @@ Backend = Annotated[
 ]
 
 
+Window = Annotated[
+    int | None,
+    "PIXELS",
+    "for masks: side of the windows in which large pictures are read (default: whole)",
+]
+Overlap = Annotated[
+    int | None,
+    "PIXELS",
+    "--window",
+    "what neighboring windows share (default: a quarter of the window)",
+]
+
+
 def _recipe(name: str, assignments: Iterable[str]) -> "Recipe":
     """Returns a recipe with the fields that `--set` changes."""
     from lambdanet import configs
     from lambdanet.configs.recipe import override
+    from lambdanet.configs.recipe_values import UNETS
     from lambdanet.models.names import check_model
 
     recipe = override(configs.get_recipe(name), assignments)
-    check_model(recipe.model)
+    if recipe.model not in UNETS:
+        check_model(recipe.model)
     return recipe
 
 
@@ -194,19 +209,21 @@ def evaluate(
     backend: Backend = None,
     split: str | None = None,
     out: Folder | None = None,
+    window: Window = None,
+    overlap: Overlap = None,
 ) -> None:
     """Measures the accuracy of a trained model on a split of its dataset.
 
     Args:
       model_dir: folder of a run of `lambdanet train`.
       split: split of the dataset (default: the recipe's eval_split).
-      out: folder for classes.csv, wrong.csv and confusion.png (default: none).
+      out: folder for tables and drawings, such as classes.csv (default: none).
     """
     use_backend(backend, BACKENDS)
 
     from lambdanet.training import evaluate
 
-    evaluate.evaluate(model_dir, data_dir, split, max_bad_records, out)
+    evaluate.evaluate(model_dir, data_dir, split, max_bad_records, out, window, overlap)
 
 
 def export(

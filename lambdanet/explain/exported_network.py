@@ -12,7 +12,8 @@ from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models import zoo  # noqa: F401, so that Keras finds all layers
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import class_names
-from lambdanet.training.serving.saved_model import CLASS_NAMES, NETWORK
+from lambdanet.training.serving.exported_model import NETWORK
+from lambdanet.training.serving.saved_model import CLASS_NAMES
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 KEY = "model_variables/{}/.ATTRIBUTES/VARIABLE_VALUE"

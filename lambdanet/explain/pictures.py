@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
-from lambdanet.errors import InputError, check_count, escape_unprintable
+from lambdanet.errors import InputError, check_count, escape_unprintable, invalid
 from lambdanet.explain import networks
 from lambdanet.explain.drawing import (
     Explanation,
@@ -98,6 +98,9 @@ class Explainer:
 
     def __init__(self, trained: TrainedModel, layers: Sequence[str] = ()):
         model = trained.model
+        if trained.has_masks:
+            accepted = "a classifier of pictures"
+            raise invalid("the network", accepted, f"{model.name}, which makes masks")
         graph = compat.graph_of(model)
         self.trained = trained
         self.calls: dict[str, networks.Call] = {}

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_block")
 
 
 def measure(model, batches):
-    return classification.measure(outputs(model, batches)).values
+    return classification.measure(outputs(model.predict_on_batch, batches)).values
 
 
 def summary(result, num_classes):

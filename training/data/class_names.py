@@ -10,6 +10,7 @@ from lambdanet.errors import InputError, check_different, invalid, unreadable
 from lambdanet.errors import normalized as normalized
 
 MAX_LISTED = 5  # names in a line
+IGNORED = 255  # in a mask: the pixel has no class
 
 
 @dataclasses.dataclass(frozen=True)

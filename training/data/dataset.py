@@ -7,7 +7,7 @@ order, with the same augmentation, as one without an interruption.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from lambdanet.training.data.bad_records import (
     prepare_in_groups,
 )
 from lambdanet.training.data.class_names import (
+    IGNORED,
     Classes,
     check_equal,
     check_names,
@@ -156,7 +157,9 @@ class Dataset:
             .ignore_errors()
         )
         counts = np.zeros([2, self.recipe.num_classes])
-        for batch in labels.batch(1024).as_numpy_iterator():
+        padding = tf.cast(IGNORED, labels.element_spec.dtype)
+        batches = labels.padded_batch(64, padding_values=padding)
+        for batch in batches.as_numpy_iterator():
             counts += self.task.count(batch)
         if not counts[0].any():
             where = f"labels of {self.recipe.train_split} of {self.recipe.dataset}"
@@ -224,7 +227,7 @@ class Dataset:
         self._streams(0, SINGLE_MACHINE)
         train = self.recipe.train_split
         splits = dict.fromkeys((self.eval_split, self.recipe.eval_split))
-        for split in splits:
+        for split in (*splits, train):
             self.num_examples(split)
             self._leave_out_files(split, train)
             self.source.check_readable(split)
@@ -282,7 +285,7 @@ class Dataset:
         return [preprocess.normalize(image, self.recipe) for image in images]
 
     def eval(
-        self, shard: Shard = SINGLE_MACHINE, cache: bool = False
+        self, shard: Shard = SINGLE_MACHINE, cache: bool = False, whole: bool = False
     ) -> tf.data.Dataset:
         """Returns the batches of `eval_split`, once and in order.
 
@@ -290,6 +293,7 @@ class Dataset:
           shard: the part that this machine reads. With `pad_last_batch`, the last batches are filled up with
             images of weight 0, see `_pad`.
           cache: whether to keep the batches of a small split in memory, for the evaluation of each epoch.
+          whole: whether each batch is a whole picture of any size, for a task with `any_size`.
 
         Returns:
           A dataset of (images float32 [b, input_size, input_size, channels], labels int64 [b]), with
@@ -301,18 +305,16 @@ class Dataset:
         self._leave_out_files(self.eval_split)
         recipe = self.recipe
         source = self.source
-        preprocessing = preprocess.of_recipe(recipe)
 
         def prepare(example: Example, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             del place
-            return preprocessing(source.image(example).pixels()), self.task.read(
-                source, example
-            )
+            return self.task.evaluation_pair(source, example, whole)
 
         count = self.num_examples(self.eval_split, shard)
         examples = source.examples(self.eval_split, None, shard)
         pairs = tf.data.Dataset.zip((examples, tf.data.Dataset.range(count)))
-        groups = prepare_in_groups(pairs, prepare, recipe.global_batch_size)
+        size = 1 if whole else recipe.global_batch_size
+        groups = prepare_in_groups(pairs, prepare, size)
         batches = self.bad_records.valid_only(groups, recipe.num_classes)
         if shard.pad_last_batch:
             batches = self._pad(batches.unbatch(), shard)
@@ -372,7 +374,6 @@ class Dataset:
             images: int,
             images_per_pass: int,
             num_passes: int,
-            read: Any,
         ) -> TrainingStream:
             size = images // shard.replicas  # of a batch of one device
             return TrainingStream(
@@ -385,7 +386,7 @@ class Dataset:
                 images_per_pass=images_per_pass * copies,
                 num_passes=num_passes,
                 copies=copies,
-                read=read,
+                task=self.task,
             )
 
         streams = [
@@ -396,7 +397,6 @@ class Dataset:
                 labeled,
                 self.steps_per_epoch * labeled // shard.count,
                 ceil_div(recipe.epochs, copies),
-                self.task.read,
             )
         ]
         if num_pseudo:
@@ -411,7 +411,6 @@ class Dataset:
                     num_pseudo,
                     number,
                     FOREVER,
-                    type(source).probabilities if source.soft else self.task.read,
                 )
             )
         return streams
@@ -524,15 +523,17 @@ class TrainingStream:
     images_done: int  # before the first batch
     images_per_pass: int  # the first of its order, copies counted
     num_passes: int
-    read: Callable[[Source, Example], tf.Tensor]  # returns the label of an example
+    task: Task
     copies: int = 1  # of each image in a pass, each with its own augmentation
 
     def batches(self, recipe: Recipe, bad_records: BadRecords) -> tf.data.Dataset:
         """Returns batches of the images, uint8, augmented as in the recipe, and their labels."""
 
         def prepare(example: Example, key: Key) -> tuple[tf.Tensor, tf.Tensor]:
-            label = self.read(self.source, example)
-            return self._augmented(recipe, example, key), label
+            image, label = self._augmented(example, key)
+            if self.split == records.PSEUDO and self.source.soft:
+                label = self.source.probabilities(example)
+            return image, label
 
         first_pass, first = divmod(self.images_done, self.images_per_pass)
         examples = tf.data.Dataset.range(first_pass, self.num_passes).flat_map(
@@ -557,15 +558,15 @@ class TrainingStream:
         """Returns the images of the first `count` examples as in `batches`, without those that fail."""
         examples = self._pass(recipe, tf.constant(0, tf.int64), 0).take(count)
         return examples.map(
-            lambda example, key: self._augmented(recipe, example, key)
+            lambda example, key: self._augmented(example, key)[0]
         ).ignore_errors()
 
-    def _augmented(self, recipe: Recipe, example: Example, key: Key) -> tf.Tensor:
+    def _augmented(self, example: Example, key: Key) -> tuple[tf.Tensor, tf.Tensor]:
         pass_number, place = key
         # Machines draw different seeds.
         place = place * self.shard.count + self.shard.index
         seed = tf.stack([pass_number * SEEDS_PER_PASS + self.seed, place])
-        return preprocess.for_training(self.source.image(example), recipe, seed)
+        return self.task.training_pair(self.source, example, seed)
 
     @tf.autograph.experimental.do_not_convert
     def _pass(self, recipe: Recipe, number: tf.Tensor, first: Any) -> tf.data.Dataset:

@@ -29,7 +29,7 @@ COLUMNS = ("file", "label", "split")
 
 
 # Or "07" would become the number 7.
-TEXTS = {name: pyarrow.string() for name in (*COLUMNS, "labels")}
+TEXTS = {name: pyarrow.string() for name in (*COLUMNS, "labels", "mask")}
 
 
 # What a column of a class may say.
@@ -57,7 +57,8 @@ class TableSource(PictureFiles):
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
         super().__init__(recipe)
-        self._table = os.path.expanduser(recipe.labels)
+        self._recipe = recipe
+        self._table = os.path.expanduser(recipe.labels or data_dir or "")
         self._root = os.path.expanduser(data_dir or os.path.dirname(self._table))
         rows = self._read_rows()
         self._rows = _checked(rows, self._table, self._root, recipe)
@@ -73,7 +74,7 @@ class TableSource(PictureFiles):
             )
 
     def _read_rows(self) -> list[dict[str, str]]:
-        return _read(self._table)
+        return read_rows(self._table)
 
     def _find_classes(self, rows: list[dict[str, str]]) -> list[str]:
         """Returns the names of the classes, of the rows of training."""
@@ -171,20 +172,30 @@ def _split_names(text: str | None) -> set[str]:
     return {name.strip() for name in (text or "").split(";")} - {""}
 
 
-def _read(path: str) -> list[dict[str, str]]:
-    """Returns the rows of a table as texts; `InputError` where it has other columns, or empty fields."""
+def read_rows(path: str, columns: Sequence[str] = COLUMNS) -> list[dict[str, str]]:
+    """Returns the rows of a table as texts.
+
+    Args:
+      path: a .csv or .parquet file.
+      columns: the columns to read: a file, what it has, and its split.
+
+    Raises:
+      InputError: a column is missing or no text, a field is empty, or there are no rows.
+    """
     table = _load(path, "labels")
-    if any(table.column_names.count(name) != 1 for name in COLUMNS):
+    if any(table.column_names.count(name) != 1 for name in columns):
         names = table.column_names
         raise invalid(
-            f"columns of {path!r}", ", ".join(COLUMNS), names, _comma_hint(names)
+            f"columns of {path!r}", ", ".join(columns), names, _comma_hint(names)
         )
-    rows = _as_texts(table, path).to_pylist()
+    rows = _as_texts(table, path, columns).to_pylist()
     for number, row in enumerate(rows, start=1):
         row.update({name: text or "" for name, text in row.items()})
         if not all(map(str.strip, row.values())):
             raise invalid(
-                f"row {number} of {path!r}", "a file, a label and a split", row
+                f"row {number} of {path!r}",
+                f"a {columns[0]}, a {columns[1]} and a split",
+                row,
             )
     if not rows:
         raise invalid(f"rows of {path!r}", "one or more", 0)

@@ -25,7 +25,7 @@ class Evaluation(NamedTuple):
     Attributes:
       values: numbers by name, `examples` and `loss` among them.
       text: the same on a line.
-      labels: those of all images, [n, ...].
+      labels: those of all images, [n, ...], or what else `Task.write` needs.
       predicted: what the task makes of the outputs for them, [n, ...].
     """
 
@@ -41,15 +41,23 @@ class Task(Protocol):
     Attributes:
       recipe: the recipe, with the number of classes.
       best: the metric of which the best epoch has the most.
+      any_size: whether its networks take pictures of any size, which `evaluate` reads whole, one by one.
       FILES: the files of an evaluation, each with its beginning.
     """
 
     recipe: Recipe
     best: str
+    any_size: ClassVar[bool] = False
     FILES: ClassVar[dict[str, bytes]]
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
+
+    def build(self, arguments: dict[str, Any]) -> keras.Model:
+        """Returns the network of the recipe, for arguments of `create_model`."""
+        from lambdanet.models import zoo
+
+        return zoo.create_model(self.recipe.model, **arguments)
 
     def open_source(self, data_dir: str | None) -> Any:
         """Returns the labeled images of the recipe, a `training.data.sources.Source`."""
@@ -57,8 +65,30 @@ class Task(Protocol):
     def read(self, source: Any, example: dict[str, Any]) -> Any:
         """Returns the label of an example, of one shape and type for all."""
 
+    def training_pair(
+        self, source: Any, example: dict[str, Any], seed: Any
+    ) -> tuple[Any, Any]:
+        """Returns an augmented image, uint8 [training_size, training_size, c], and its label."""
+        from lambdanet.training.data import preprocess
+
+        image = preprocess.for_training(source.image(example), self.recipe, seed)
+        return image, self.read(source, example)
+
+    def evaluation_pair(
+        self, source: Any, example: dict[str, Any], whole: bool = False
+    ) -> tuple[Any, Any]:
+        """Returns a normalized image, float32 [input_size, input_size, c] or `whole`, and its label."""
+        from lambdanet.training.data import preprocess
+
+        del whole
+        prepare = preprocess.of_recipe(self.recipe)
+        return prepare(source.image(example).pixels()), self.read(source, example)
+
     def count(self, labels: np.ndarray) -> np.ndarray:
-        """Returns the numbers of images with and without each class, [2, num_classes], in labels [n, ...]."""
+        """Returns the numbers of images with and without each class, [2, num_classes], in labels [n, ...].
+
+        Labels of different sizes are padded with 255.
+        """
 
     def loss(self) -> keras.losses.Loss:
         """Returns the loss of labels and logits."""

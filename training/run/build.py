@@ -17,7 +17,6 @@ from lambdanet.backend import Tensor, compat, keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.recipe_values import OPTIMIZERS, SCHEDULES
 from lambdanet.errors import check_known, invalid
-from lambdanet.models import zoo
 from lambdanet.training.data.task import task_of
 from lambdanet.training.run import optimizers
 from lambdanet.training.run.train_step import (
@@ -53,9 +52,10 @@ def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
     Raises:
       InputError: there is no such model, or it does not take these `model_options`.
     """
+    task = task_of(recipe)
     arguments: dict[str, Any] = {
         "num_classes": recipe.num_classes,
-        "input_size": None if any_size else recipe.input_size,
+        "input_size": None if any_size or task.any_size else recipe.input_size,
         "in_channels": len(recipe.mean),
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
@@ -73,7 +73,7 @@ def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
         if key in arguments or key in ("features_only", "layer_name", "weights"):
             raise invalid("model_options", "options of the model's layers", key)
     with compat.dtype_policy("mixed_bfloat16" if recipe.mixed_precision else "float32"):
-        return zoo.create_model(recipe.model, **{**arguments, **recipe.model_options})
+        return task.build({**arguments, **recipe.model_options})
 
 
 def _kernel_regularizer(recipe: Recipe) -> keras.regularizers.Regularizer | None:
@@ -157,7 +157,7 @@ def create_metrics(model: keras.Model, labels: np.ndarray) -> None:
     Otherwise `fit` takes a batch of every dataset first (Keras 3.15), and with a strategy of TensorFlow at
     every evaluation one that is not there.
     """
-    logits = np.zeros([1, *model.output_shape[1:]], np.float32)
+    logits = np.zeros([side or 1 for side in model.output_shape], np.float32)
     for part in (model._compile_metrics, model._compile_loss):
         part.build(labels, logits)
     model._maybe_symbolic_build = lambda *args, **kwargs: None

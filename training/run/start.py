@@ -22,6 +22,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid, unreadable
 from lambdanet.models import zoo
+from lambdanet.models.deeplab import HEAD
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import pretrained, weight_files
 from lambdanet.models.weights.trained_classes import names_of
@@ -225,7 +226,15 @@ def _assign(
     owner: str,
     names: Sequence[str],
 ) -> str:
-    """Assigns weights with the columns of the classifier that the classes have in it; returns the line."""
+    """Assigns weights with the columns of the classifier that the classes have in it; returns the line.
+
+    A DeepLab takes those of its backbone alone, where the weights are of a classifier.
+    """
+    head = {name for name in weight_files.weights_by_name(model) if HEAD in name}
+    if head and head.isdisjoint(arrays):
+        others = {name for name in arrays if name.startswith(f"{CLASSIFIER}/")}
+        weight_files.assign_weights(model, arrays, owner, head | others)
+        return f"{owner}: the backbone has its weights, and the head starts with random ones"
     trained = Classes(owner, weight_files.count_classes(arrays), names)
     columns, line = classes.columns_in(trained)
     weight_files.assign_weights(

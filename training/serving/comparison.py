@@ -182,7 +182,8 @@ def _read(
 
     def prepare(example: sources.Example) -> tuple[tf.Tensor, tf.Tensor]:
         pixels = square(source.image(example).pixels())
-        return _as_bytes(pixels), task_of(recipe).read(source, example)
+        _, label = task_of(recipe).evaluation_pair(source, example)
+        return _as_bytes(pixels), label
 
     name = f"pictures of {recipe.dataset} {split}"
     prepared = examples.map(prepare).ignore_errors().take(count)
@@ -210,8 +211,10 @@ def random_pictures(height: int, width: int | None = None) -> Pictures:
 def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Parity:
     """Compares the outputs of a classifier with those of its converted form, in batches of several sizes.
 
+    Of masks, each pixel counts as a picture.
+
     Args:
-      classify: uint8 images [b, h, w, 3] -> "logits" and "probabilities", tensors [b, num_classes].
+      classify: uint8 images [b, h, w, 3] -> "logits" and "probabilities", tensors [..., num_classes].
       run: the converted form.
       pictures: the pictures to compare on.
     """
@@ -240,6 +243,13 @@ def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Pa
     logits, found_logits, probabilities, found_probabilities = map(
         np.concatenate, zip(*rows, strict=True)
     )
+    name = pictures.name
+    if logits.ndim == 4:
+        name = f"pixels of {name}"
+        logits, found_logits, probabilities, found_probabilities = (
+            values.reshape(-1, values.shape[-1])
+            for values in (logits, found_logits, probabilities, found_probabilities)
+        )
     classes = logits.argmax(-1)
     found_classes = found_logits.argmax(-1)
     if np.isnan([logits, found_logits]).any():
@@ -250,8 +260,8 @@ def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Pa
         found_accuracy = float(np.mean(found_classes == pictures.labels))
         accuracies = (keras_accuracy, found_accuracy)
     return Parity(
-        pictures.name,
-        len(pictures.images),
+        name,
+        len(classes),
         int(np.sum(classes == found_classes)),
         int(np.sum(classes == found_probabilities.argmax(-1))),
         len(np.unique(classes)),

@@ -105,6 +105,29 @@ def draw_prediction(
     return canvas
 
 
+def mask_image(mask: np.ndarray) -> Image.Image:
+    """Returns a mask, uint8 [h, w], as an image whose palette has a color for each class; class 0 is black."""
+    image = Image.fromarray(mask)
+    image.putpalette(_palette())
+    return image
+
+
+def draw_mask(image: np.ndarray, mask: np.ndarray) -> Image.Image:
+    """Draws an image, uint8 RGB [h, w, 3], under the half transparent colors of a mask but those of class 0."""
+    picture = Image.fromarray(image)
+    colored = Image.blend(picture, mask_image(mask).convert("RGB"), 0.5)
+    return Image.composite(colored, picture, Image.fromarray(mask > 0))
+
+
+def _palette() -> list[int]:
+    """Returns the colors of Pascal VOC: the bits of a number in turn, from the largest of each channel on."""
+    colors = np.zeros([256, 3], np.uint8)
+    for bit in range(8):
+        values = np.arange(256)[:, np.newaxis] >> (3 * bit + np.arange(3))
+        colors |= ((values & 1) << (7 - bit)).astype(np.uint8)
+    return list(colors.reshape(-1).tolist())
+
+
 def _fit(image: Image.Image) -> Image.Image:
     """Returns an image with a longer side of `PANEL`, or less where pixels become squares of whole pixels."""
     factor = PANEL / max(image.size)

@@ -21,10 +21,11 @@ from lambdanet.models.names import list_models
 from lambdanet.models.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.serving import trained_weights
+from lambdanet.training.serving.exported_model import NETWORK
 from lambdanet.training.serving.saved_model import (
     CLASS_NAMES,
-    NETWORK,
     ClassifierModule,
+    SegmenterModule,
 )
 from lambdanet.training.serving.trained_weights import TrainedModel
 
@@ -164,7 +165,8 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
         names_file = os.path.join(folder, CLASS_NAMES)
         classes.write_names(names_file, trained.class_names)
         model = serving_form(trained.model)
-        module = ClassifierModule(
+        kind = SegmenterModule if trained.has_masks else ClassifierModule
+        module = kind(
             model,
             trained.preprocessing,
             trained.class_names,

@@ -34,6 +34,7 @@ TOLERANCE = 1e-3
 # Smallest part of the pictures whose top class must remain with 8-bit activations; with less, their ranges
 # were calibrated on other pictures, or the model does not compute in 8 bits.
 MIN_EQUAL = 0.8
+NUM_MASKS = 8  # pictures to compare masks on, pixel by pixel
 OPSET = 17  # of ONNX
 OPSETS = range(14, 19)  # that tf2onnx writes
 
@@ -172,7 +173,8 @@ def write(
     """Converts a model, writes it with `class_names.txt`, and returns its comparison with Keras.
 
     The converted model takes `images`, uint8 RGB [b, input_size, input_size, 3] of any number from 1
-    on, already cropped and resized, and returns `logits` and `probabilities`, float32 [b, num_classes].
+    on, already cropped and resized, and returns `logits` and `probabilities`, float32 [b, num_classes]; for
+    masks [b, input_size, input_size, num_classes], and `classes`, their numbers [b, input_size, input_size].
 
     Args:
       model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
@@ -204,6 +206,8 @@ def write(
     if calibration is not None:
         calibration, pictures = comparison.separate(calibration, pictures)
     pictures = pictures or comparison.random_pictures(input_size)
+    if len(model.output_shape) == 4:
+        pictures = pictures._replace(images=pictures.images[:NUM_MASKS])
     compared = [pictures]
     size: int | None = input_size
     try:
@@ -308,7 +312,10 @@ def _classifier(
         with device.assume("RUNTIME_INT8" if in_8_bits else "RUNTIME"):
             logits = tf.cast(model(normalize(pixels), training=False), tf.float32)
         probabilities = to_probabilities(logits, is_multilabel)
-        return {"logits": logits, "probabilities": probabilities}
+        outputs = {"logits": logits, "probabilities": probabilities}
+        if len(logits.shape) == 4:  # masks
+            outputs["classes"] = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return outputs
 
     return classify
 

@@ -21,12 +21,20 @@ from lambdanet.training.data.image_files import (
     read_images,
 )
 from lambdanet.training.serving.drawing import (
+    draw_mask,
     draw_prediction,
+    mask_image,
     percent,
     picture_paths,
     save_picture,
 )
-from lambdanet.training.serving.exported_model import ExportedModel, load_classifier
+from lambdanet.training.serving.exported_model import (
+    ExportedModel,
+    check_window,
+    load_classifier,
+)
+
+TINY = 1e-30  # the smallest probability whose logarithm is taken
 
 
 def predict(
@@ -34,17 +42,23 @@ def predict(
     images: Sequence[str | Path] | str | Path,
     out: str | Path | None = None,
     top: int = 5,
+    window: int | None = None,
+    overlap: int | None = None,
 ) -> list[dict[str, Any]]:
     """Prints the top classes of each image, and draws them or writes them to a table.
 
-    An image that cannot be read is reported and skipped.
+    Of a model for masks, the classes are printed with the fraction of the pixels that they have. An image that
+    cannot be read is reported and skipped.
 
     Args:
       saved_model: a folder written by `lambdanet export`.
       images: image files in any format that Pillow reads, and folders of them.
       out: a folder for the drawn predictions, `NAME_prediction.png`; or a file to write instead of printing:
-        .csv (a row per image and class) or .jsonl (a line per image); default: none. Replaces only its own.
+        .csv (a row per image and class) or .jsonl (a line per image); default: none. Replaces only its own. For
+        masks a folder for `NAME_mask.png`, with the numbers of the classes as a palette, and `NAME_overlay.png`,
+        the image under their colors.
       top: the number of classes per image, at most all of them.
+      window, overlap: the windows in which large images are read, for masks, as of `evaluate`.
 
     Returns:
       A dict per image with `image`, `top` (pairs of name and probability in descending order), `picture`
@@ -67,14 +81,34 @@ def predict(
     elif file.suffix and not file.is_dir():
         accepted = f"a folder, or a file that ends in {' or '.join(TABLES)}"
         raise invalid("out", accepted, str(out))
-    classifier = load_classifier(saved_model)
+    classifier = load_classifier(saved_model, accepts_masks=True)
+    if table and classifier.has_masks:
+        raise invalid("out", "a folder, for masks", str(out))
+    shared = 0
+    if window is not None:
+        interpolation = classifier.interpolation
+        shared = check_window(classifier.has_masks, interpolation, window, overlap)
     pictures: Sequence[str | None] = [None] * len(paths)
+    masks: Sequence[str | None] = pictures
     if table:
         writable_dir(file.parent)
+    elif classifier.has_masks and out is not None:
+        pictures = picture_paths(paths, out, "_overlay")
+        masks = picture_paths(paths, out, "_mask")
     elif out is not None:
         pictures = picture_paths(paths, out)
 
+    def segment(path: str) -> dict[str, Any]:
+        image = read_image(path)
+        mask = find_mask(classifier, image, window, shared)
+        count = len(classifier.class_names)
+        shares = np.bincount(mask.reshape(-1), minlength=count) / mask.size
+        found = top_classes(shares, classifier.class_names, top)
+        return {"top": [pair for pair in found if pair[1]], "mask": mask}
+
     def classify(path: str) -> dict[str, Any]:
+        if classifier.has_masks:
+            return segment(path)
         contents = tf.constant([read_contents(path)])
         with named_if_damaged(path):
             outputs = classifier.signatures["serving_bytes"](image_bytes=contents)
@@ -82,12 +116,18 @@ def predict(
 
     predictions = read_images(paths, show_progress=table is not None, read=classify)
     results: list[dict[str, Any]] = []
-    for (path, found), picture in zip(predictions, pictures, strict=True):
+    for (path, found), picture, mask_file in zip(
+        predictions, pictures, masks, strict=True
+    ):
         if isinstance(found, InputError):
             results.append({"image": path, "error": str(found)})
             continue
         classes = found["top"]
-        if picture is not None:
+        if picture is not None and mask_file is not None:
+            mask = found["mask"]
+            save_picture(mask_image(mask), mask_file)
+            save_picture(draw_mask(read_image(path), mask), picture)
+        elif picture is not None:
             title = os.path.basename(path)
             save_picture(draw_prediction(read_image(path), title, classes), picture)
         if not table:
@@ -98,6 +138,35 @@ def predict(
         count = sum("top" in result for result in results)
         print(f"wrote the predictions of {count} images to {out}")
     return results
+
+
+def find_mask(
+    segmenter: ExportedModel,
+    image: np.ndarray,
+    window: int | None = None,
+    overlap: int = 0,
+) -> np.ndarray:
+    """Returns the classes of the pixels of an image, uint8 [h, w].
+
+    Args:
+      segmenter: an exported model for masks.
+      image: uint8 RGB [h, w, 3].
+      window, overlap: the windows in which it is read, as of `sliding_window`; without a window it is whole.
+    """
+    serve = segmenter.signatures["serving_default"]
+    if window is None:
+        return serve(images=tf.constant(image[np.newaxis]))["classes"][0].numpy()
+
+    # Here: it imports Keras, which takes seconds.
+    from lambdanet.models.sliding_window import sliding_window
+
+    def scores(images: np.ndarray) -> np.ndarray:
+        # Logits but for a number per pixel, of which the mean is taken, as in evaluation.
+        found = serve(images=tf.constant(images))["probabilities"]
+        return np.log(np.maximum(found, TINY))
+
+    joined = sliding_window(scores, image[np.newaxis], window, overlap)
+    return joined[0].argmax(-1).astype(np.uint8)
 
 
 def describe(

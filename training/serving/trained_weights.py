@@ -19,12 +19,17 @@ from lambdanet.training.data import class_names as classes
 class TrainedModel(NamedTuple):
     """A classifier with its preprocessing."""
 
-    # Normalized float32 images [b, h, w, c] -> logits [b, num_classes].
+    # Normalized float32 images [b, h, w, c] -> logits [b, num_classes], or for masks [b, h, w, num_classes].
     model: keras.Model
     preprocessing: Preprocessing
     class_names: list[str]  # in the order of the logits
     # The probability from which on each class is present; empty: one class is, the most probable.
     thresholds: Sequence[float] = ()
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether its logits are those of each pixel, [b, h, w, num_classes]."""
+        return len(getattr(self.model, "output_shape", ())) == 4
 
     def __str__(self) -> str:
         size = self.preprocessing.input_size

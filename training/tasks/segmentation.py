@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A class for each pixel: the task `segmentation`.
+
+A label is the mask of an image, uint8 [h, w]; pixels of 255 have no class, and count in no loss and no metric.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lambdanet import text_table
+from lambdanet.backend import Tensor, keras
+from lambdanet.configs.recipe_values import UNETS
+from lambdanet.errors import InputError, invalid
+from lambdanet.files import write_output
+from lambdanet.training.data.class_names import IGNORED
+from lambdanet.training.data.task import Evaluation, Task
+from lambdanet.training.tasks.classification import ClassLoss
+
+ops = keras.ops
+
+
+class Segmentation(Task):
+    """Images with masks, softmax in each pixel, and mean IoU, by a U-Net or DeepLabV3+ on any network."""
+
+    best = "mean_iou"
+    any_size = True
+    FILES: ClassVar[dict[str, bytes]] = {
+        "classes.csv": b"class,name,iou,",
+        "images.csv": b"image,mean_iou",
+    }
+
+    def build(self, arguments: dict[str, Any]) -> keras.Model:
+        from lambdanet.models import deeplab, unet
+
+        name = self.recipe.model
+        if name not in UNETS:
+            return deeplab.create_deeplab(name, **arguments)
+        for rate in ("dropout_rate", "stochastic_depth_rate"):
+            if value := arguments.pop(rate):
+                raise invalid(rate, f"0 with {name}", value)
+        return unet.create_unet(name, **arguments)
+
+    def open_source(self, data_dir: str | None) -> Any:
+        from lambdanet.training.data import folder, masks
+
+        if self.recipe.dataset != folder.NAME:
+            accepted = "folder with the task segmentation"
+            raise invalid("dataset", accepted, self.recipe.dataset)
+        return masks.MaskSource(self.recipe, data_dir)
+
+    def read(self, source: Any, example: dict[str, Any]) -> Any:
+        return source.mask(example)
+
+    def training_pair(
+        self, source: Any, example: dict[str, Any], seed: Any
+    ) -> tuple[Any, Any]:
+        from lambdanet.training.data import preprocess
+
+        image, mask = super().training_pair(source, example, seed)
+        return image, preprocess.mask_for_training(mask, self.recipe, seed)
+
+    def evaluation_pair(
+        self, source: Any, example: dict[str, Any], whole: bool = False
+    ) -> tuple[Any, Any]:
+        from lambdanet.training.data import preprocess
+
+        if not whole:
+            image, mask = super().evaluation_pair(source, example)
+            return image, preprocess.mask_for_evaluation(mask, self.recipe)
+        prepare = preprocess.of_recipe(self.recipe)
+        pixels = prepare.whole(source.image(example).pixels())
+        return prepare.normalize(pixels), self.read(source, example)
+
+    def count(self, labels: np.ndarray) -> np.ndarray:
+        counts = np.bincount(labels.reshape(-1), minlength=IGNORED + 1)
+        present = counts[: self.recipe.num_classes]
+        return np.stack([present, present.sum() - present])
+
+    def loss(self) -> keras.losses.Loss:
+        recipe = self.recipe
+        return MaskLoss(recipe.label_smoothing, recipe.class_weights, recipe.loss)
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [MaskIoU(self.recipe.num_classes)]
+
+    def first_label(self) -> np.ndarray:
+        size = self.recipe.training_size
+        return np.zeros([1, size, size], np.uint8)
+
+    def measure(
+        self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], model_dir: Path
+    ) -> Evaluation:
+        import tensorflow as tf
+
+        del model_dir
+        count = self.recipe.num_classes
+        matrices = []
+        losses = []
+        for logits, labels in pairs:
+            resized = tf.image.resize(logits, labels.shape[1:3]).numpy()
+            is_known = labels != IGNORED
+            known = labels[is_known].astype(np.int64)
+            scores = resized[is_known]
+            cells = count * known + scores.argmax(-1)
+            matrix = np.bincount(cells, minlength=count**2)
+            matrices.append(matrix.reshape(count, count))
+            chosen = np.take_along_axis(scores, known[:, np.newaxis], axis=-1)[:, 0]
+            losses.append(np.sum(np.logaddexp.reduce(scores, axis=-1) - chosen))
+        total = np.sum(matrices, axis=0)
+        if not total.any():
+            raise InputError("no pixel of the split has a class")
+        values = {
+            "examples": len(matrices),
+            "mean_iou": float(np.nanmean(class_iou(total))),
+            "pixel_accuracy": float(np.trace(total) / total.sum()),
+            "loss": float(np.sum(losses) / total.sum()),
+        }
+        text = (
+            f"{values['examples']} images, mean IoU {100 * values['mean_iou']:.2f} %, pixel accuracy "
+            f"{100 * values['pixel_accuracy']:.2f} %, loss {values['loss']:.4f}"
+        )
+        return Evaluation(values, text, total, np.array(matrices))
+
+    def write(self, folder: Path, dataset: Any, found: Evaluation, title: str) -> None:
+        total = found.labels
+        right = np.diagonal(total)
+        columns = {
+            "iou": class_iou(total),
+            "precision": _divided(right, total.sum(axis=0)),
+            "recall": _divided(right, total.sum(axis=1)),
+        }
+        rows = []
+        for number, name in enumerate(dataset.class_names):
+            row = {"class": number, "name": name}
+            for column, values in columns.items():
+                value = values[number]
+                row[column] = None if np.isnan(value) else round(float(value), 4)
+            rows.append({**row, "pixels": int(total[number].sum())})
+        table = folder / "classes.csv"
+        write_output(table, text_table.to_csv(rows))
+        scores = []
+        images = zip(dataset.eval_names(), found.predicted, strict=True)
+        for image, matrix in images:
+            if matrix.any():
+                scores.append((round(float(np.nanmean(class_iou(matrix))), 4), image))
+        file = folder / "images.csv"
+        lines = [(image, str(score)) for score, image in sorted(scores)]
+        write_output(file, text_table.render(["image", "mean_iou"], lines, "csv"))
+        print(f"per class: {table}; per image, the worst first: {file}")
+
+
+def class_iou(matrix: np.ndarray) -> np.ndarray:
+    """Returns the intersection over the union of each class, NaN where it is in no pixel.
+
+    Args:
+      matrix: the numbers of pixels by their class and the class that was found, [num_classes, num_classes].
+    """
+    right = np.diagonal(matrix)
+    return _divided(right, matrix.sum(axis=0) + matrix.sum(axis=1) - right)
+
+
+def _divided(numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return np.where(others > 0, numbers / np.maximum(others, 1), np.nan)
+
+
+@keras.saving.register_keras_serializable("lambdanet")
+class MaskLoss(ClassLoss):
+    """The mean over the known pixels of an image of the softmax cross entropy, the Dice loss, or their sum.
+
+    The Dice loss (Milletari et al. 2016, without squares) is the mean over the classes of
+    1 - (2 sum p t + 1) / (sum p + sum t + 1), for probabilities p and targets t in the known pixels of an image.
+    An image without known pixels has a loss of 0.
+
+    Args:
+      label_smoothing: s, at least 0 and below 1, of the cross entropy.
+      class_weights: the weight of each class, of its pixels in the cross entropy; empty: 1.
+      loss: "cross_entropy", "dice" or "cross_entropy_dice".
+
+    Example:
+      >>> labels = tf.constant([[[0, 255]]])
+      >>> float(MaskLoss()(labels, tf.constant([[[[0.0, 0.0], [9.0, 0.0]]]])))
+      0.6931...
+    """
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        class_weights: Any = (),
+        loss: str = "cross_entropy",
+        **kwargs: Any,
+    ):
+        super().__init__(label_smoothing, class_weights, **kwargs)
+        self.loss = loss
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        """Returns the loss [b] of masks [b, h, w] and logits [b, h, w, num_classes]."""
+        labels = ops.cast(y_true, "int32")
+        logits = ops.cast(y_pred, "float32")
+        is_known = ops.not_equal(labels, IGNORED)
+        known = ops.cast(is_known, "float32")
+        # Without a class, a pixel has no target.
+        targets = ops.one_hot(ops.where(is_known, labels, -1), logits.shape[-1])
+        weights = ops.ones([logits.shape[-1]])
+        if self.class_weights:
+            weights = ops.convert_to_tensor(self.class_weights, "float32")
+        loss: Any = 0.0
+        if "cross_entropy" in self.loss:
+            smooth = self.smooth_labels(targets)
+            losses = -ops.sum(smooth * ops.log_softmax(logits), -1)
+            losses = losses * known * ops.sum(targets * weights, -1)
+            total = ops.sum(losses, [1, 2])
+            loss = loss + ops.divide_no_nan(total, ops.sum(known, [1, 2]))
+        if "dice" in self.loss:
+            found = ops.softmax(logits) * known[..., None]
+            common = ops.sum(found * targets, [1, 2])
+            either = ops.sum(found + targets, [1, 2])
+            missed = 1 - (2 * common + 1) / (either + 1)
+            loss = loss + ops.mean(weights * missed, -1)
+        return loss
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "loss": self.loss}
+
+
+@keras.saving.register_keras_serializable("lambdanet")
+class MaskIoU(keras.metrics.MeanIoU):
+    """Keras's mean IoU of logits, without pixels of 255 and images of weight 0.
+
+    Classes that are in no pixel and are found in none are left out. On JAX it counts 2**31 pixels at most.
+
+    Args:
+      num_classes: the number of classes.
+      name, dtype: as in Keras.
+    """
+
+    def __init__(self, num_classes: int, name: str = "mean_iou", dtype: Any = None):
+        super().__init__(
+            num_classes, name, dtype, ignore_class=IGNORED, sparse_y_pred=False
+        )
+
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
+        """Counts masks [b, h, w] and logits [b, h, w, num_classes]."""
+        labels = ops.cast(y_true, "int32")
+        if sample_weight is not None:
+            is_counted = ops.reshape(ops.greater(sample_weight, 0), [-1, 1, 1])
+            labels = ops.where(is_counted, labels, IGNORED)
+        super().update_state(labels, y_pred)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"num_classes": self.num_classes, "name": self.name, "dtype": self.dtype}
