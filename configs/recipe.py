@@ -111,11 +111,9 @@ class Recipe:
     crop_fraction: Annotated[
         float, v.FACTOR, "fraction of the shorter side that evaluation crops"
     ] = 1.0
-    interpolation: Annotated[
-        str,
-        v.INTERPOLATIONS,
-        "how evaluation resizes pictures to input_size",
-    ] = "bilinear"
+    interpolation: Annotated[str, v.INTERPOLATIONS, "interpolation at evaluation"] = (
+        "bilinear"
+    )
     augmentation: Annotated[str, v.AUGMENTATIONS, "crop and flips in training"] = "none"
     repeated_augmentation: Annotated[
         int, v.COUNT, "copies of an image, each augmented differently"

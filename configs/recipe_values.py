@@ -88,7 +88,6 @@ AUGMENTATIONS = {
     "flip": "lambdanet.training.data.augment:flip",
     "none": "lambdanet.training.data.augment:central_view",
     "padded_crop_flip": "lambdanet.training.data.augment:padded_crop_flip",
-    "scale_crop_flip": "lambdanet.training.data.augment:scale_crop_flip",
 }
 LOSSES = {
     "binary_cross_entropy": "lambdanet.training.tasks.classification:SmoothedBinaryCrossEntropy",
@@ -102,7 +101,7 @@ TASKS = {
     "segmentation": "lambdanet.training.tasks.segmentation:Segmentation",
 }
 UNETS = ("lambda_unet_2d", "unet_2d")  # networks of segmentation beside the zoo's
-INTERPOLATIONS = ("bicubic", "bilinear", "none")
+INTERPOLATIONS = ("bicubic", "bilinear")
 POLICIES = {  # of RandAugment
     "model_garden": "lambdanet.training.data.rand_augment:model_garden",
     "timm": "lambdanet.training.data.rand_augment:timm",
@@ -360,11 +359,6 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
             f"{' or '.join(losses)} with the task {task}",
         )
         for task, losses in _LOSSES.items()
-    ),
-    (
-        "interpolation",
-        lambda r: r.task != "segmentation" or r.interpolation != "bicubic",
-        "bilinear or none with the task segmentation",
     ),
     (
         "model",

@@ -7,9 +7,8 @@
 
     lambdanet train --recipe=segment --data_dir=PICTURES --model_dir=DIR
 
-The pixels of a mask are the numbers of the lines of classes.txt, from 0 on; 255 is ignored. A U-Net:
---set=model=lambda_unet_2d. For large pictures, which keep their size: --set=interpolation=none. One GPU is
-enough.
+The pixels of a mask are the numbers of the lines of classes.txt, from 0 on; 255 is ignored. Pictures keep their
+size, and a step reads windows of them. A U-Net: --set=model=lambda_unet_2d. One GPU is enough.
 """
 
 from lambdanet.configs.recipe import Recipe
@@ -23,7 +22,7 @@ RECIPE = Recipe(
     eval_split="validation",
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
-    augmentation="scale_crop_flip",
+    augmentation="crop_flip",
     color_jitter=0.3,
     epochs=100,
     global_batch_size=16,

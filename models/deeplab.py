@@ -4,6 +4,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.tensors import sizes
 from lambdanet.errors import check_count, check_counts
@@ -24,8 +25,7 @@ class ResizeToMatch(Layer):
     def call(self, inputs: Sequence[Tensor]) -> Tensor:
         x, other = inputs
         _, height, width, _ = sizes(other)
-        resized = keras.ops.image.resize(x, (height, width), interpolation="bilinear")
-        return keras.ops.cast(resized, x.dtype)
+        return K.cast(K.resize(x, (height, width)), x.dtype)
 
     def compute_output_shape(self, input_shape: Sequence[Shape]) -> Shape:
         (batch, *_, channels), (_, height, width, _) = input_shape

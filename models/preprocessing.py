@@ -19,7 +19,6 @@ from lambdanet.models.weights import pretrained, tensor_files
 
 BILINEAR = "bilinear"
 BICUBIC = "bicubic"
-NONE = "none"
 
 
 def _central_square(images: np.ndarray, size: int, crop_fraction: float) -> np.ndarray:
@@ -48,18 +47,6 @@ def _pillow_square(images: np.ndarray, size: int, crop_fraction: float) -> np.nd
     return _cropped(resized, top, left, size).astype(np.float32) / np.float32(255)
 
 
-def _central_window(images: np.ndarray, size: int, crop_fraction: float) -> np.ndarray:
-    """As `tensorflow_squares.central_window`."""
-    del crop_fraction  # nothing is resized
-    padding = [(0, 0)] * images.ndim
-    for axis in (-3, -2):
-        missing = max(size - images.shape[axis], 0)
-        padding[axis] = (missing // 2, missing - missing // 2)
-    padded = np.pad(images, padding)
-    top, left = ((side - size) // 2 for side in padded.shape[-3:-1])
-    return _cropped(padded, top, left, size).astype(np.float32) / np.float32(255)
-
-
 def _cropped(images: np.ndarray, top: int, left: int, side: int) -> np.ndarray:
     return images[..., top : top + side, left : left + side, :]
 
@@ -79,11 +66,7 @@ def _resized(
     return np.moveaxis(resized, -3, -1)
 
 
-SQUARES = {
-    BILINEAR: _central_square,
-    BICUBIC: _pillow_square,
-    NONE: _central_window,
-}
+SQUARES = {BILINEAR: _central_square, BICUBIC: _pillow_square}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +79,7 @@ class Preprocessing:
       std: the standard deviation of each channel, for pixels in 0..1.
       crop_fraction: the part of the shorter side that the central crop keeps, in (0, 1].
       interpolation: one of `SQUARES`: "bilinear" crops and then resizes, "bicubic" resizes as Pillow does and
-        then crops, "none" crops, or pads with black, and resizes nothing.
+        then crops.
 
     Raises:
       InputError: a value is out of range.
@@ -163,21 +146,6 @@ class Preprocessing:
 
             square = tensorflow_squares.SQUARES[self.interpolation]
         return square(images, self.input_size, self.crop_fraction)
-
-    def whole(self, images: Any) -> Any:
-        """Returns float32 pixels in 0..1 of whole pictures [..., h, w, c], at the scale of `square`.
-
-        That is the size that they have with the interpolation "none". On TensorFlow alone; not "bicubic".
-        """
-        import tensorflow as tf
-
-        from lambdanet.models import tensorflow_squares
-
-        if self.interpolation == NONE:
-            return tf.cast(images, tf.float32) / 255.0
-        return tensorflow_squares.whole_picture(
-            images, self.input_size, self.crop_fraction
-        )
 
     def normalize(self, pixels: Any) -> Any:
         """Returns `(pixels - mean) / std` for pixels in 0..1."""

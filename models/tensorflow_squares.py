@@ -9,16 +9,13 @@ BITS = 22  # fractional bits of a weight of Pillow's bicubic kernel
 REACH = 2.0  # of that kernel on each side, in pixels of the result
 
 
-def central_square(
-    images: tf.Tensor, size: int, crop_fraction: float, method: str = "bilinear"
-) -> tf.Tensor:
+def central_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Tensor:
     """Crops the central square, then resizes it, as TensorFlow's pipelines do.
 
     Args:
       images: [..., h, w, c]; h and w may be unknown.
       size: height and width of the result, in pixels.
       crop_fraction: the part of the shorter side that is kept, in (0, 1].
-      method: the interpolation, "bilinear" or, for masks, "nearest".
 
     Returns:
       float32 pixels in 0..1, [..., size, size, c].
@@ -32,31 +29,7 @@ def central_square(
     top = (height - side) // 2
     left = (width - side) // 2
     square = images[..., top : top + side, left : left + side, :]
-    resized = tf.image.resize(square, [size, size], method, antialias=True)
-    return tf.cast(resized, tf.float32) / 255.0
-
-
-def central_window(
-    images: tf.Tensor, size: int, crop_fraction: float = 1.0, method: str = ""
-) -> tf.Tensor:
-    """Crops pictures [..., h, w, c] about their center, or pads them with black; else as `central_square`."""
-    del crop_fraction, method  # nothing is resized
-    shape = tf.shape(images)
-    pictures = tf.reshape(images, tf.concat([[-1], shape[-3:]], axis=0))
-    window = tf.image.resize_with_crop_or_pad(pictures, size, size)
-    window = tf.reshape(
-        window, tf.concat([shape[:-3], [size, size], shape[-1:]], axis=0)
-    )
-    window = tf.ensure_shape(window, [*images.shape[:-3], size, size, images.shape[-1]])
-    return tf.cast(window, tf.float32) / 255.0
-
-
-def whole_picture(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Tensor:
-    """Resizes whole pictures [..., h, w, c] to the scale of `central_square`; float32 pixels in 0..1."""
-    sides = tf.cast(tf.shape(images)[-3:-1], tf.float32)
-    scale = size / (crop_fraction * tf.reduce_min(sides))
-    new_size = tf.maximum(tf.cast(tf.round(scale * sides), tf.int32), 1)
-    return tf.image.resize(images, new_size, antialias=True) / 255.0
+    return tf.image.resize(square, [size, size], antialias=True) / 255.0
 
 
 def pillow_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Tensor:
@@ -87,11 +60,7 @@ def pillow_square(images: tf.Tensor, size: int, crop_fraction: float) -> tf.Tens
     return tf.ensure_shape(pixels, [*images.shape[:-3], size, size, images.shape[-1]])
 
 
-SQUARES = {  # by interpolation
-    "bilinear": central_square,
-    "bicubic": pillow_square,
-    "none": central_window,
-}
+SQUARES = {"bilinear": central_square, "bicubic": pillow_square}  # by interpolation
 
 
 def checked_channels(images: tf.Tensor, accepted: list[int], wanted: str) -> tf.Tensor:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from lambdanet import which_keras
-from lambdanet.errors import InputError
+from lambdanet.errors import InputError, invalid
 from lambdanet.files import writable_dir
 from lambdanet.models.inference import for_inference
 from lambdanet.models.sliding_window import sliding_window
@@ -24,7 +24,6 @@ from lambdanet.training.run.model_dir import (
     load_trained_model,
 )
 from lambdanet.training.run.start import read_record
-from lambdanet.training.serving.exported_model import check_window
 
 which_keras.check_backend("evaluate", ("tensorflow", "jax"))
 
@@ -35,14 +34,14 @@ def evaluate(
     split: str | None = None,
     max_bad_records: int | None = None,
     out: str | Path | None = None,
-    window: int | None = None,
-    overlap: int | None = None,
+    window: int = 0,
+    overlap: int = 64,
 ) -> dict[str, Any]:
     """Evaluates the model in a model_dir, and prints the result on one line.
 
     The images are read once, in order, without augmentation. The loss is the mean cross-entropy without label
     smoothing and weight decay, so that it can be compared between recipes. With the task segmentation each
-    image is read whole, and the outputs are resized to its mask.
+    image is read whole, at its size.
 
     Args:
       model_dir: a folder of `lambdanet train`, with at least one checkpoint.
@@ -55,8 +54,8 @@ def evaluate(
         classified wrongly, and `confusion.png`, the confusion matrix; for masks `classes.csv` has the IoU, and
         `images.csv` that of each image. None: they are not written. Only files that `evaluate` wrote are
         replaced.
-      window: the side of overlapping windows, in pixels, in which large pictures are segmented; None: whole.
-      overlap: what neighboring windows share, as of `sliding_window`; None: a quarter of the window.
+      window: the side of overlapping windows, in pixels, in which large pictures are segmented; 0: whole.
+      overlap: what neighboring windows share, as of `sliding_window`.
 
     Returns:
       A dict of `dataset`, `split`, `examples`, `loss`, and the measures of the task, all in 0..1: `top_1` and
@@ -88,8 +87,9 @@ def evaluate(
     task = dataset.task
     network = for_inference(model)
     predict = network.predict_on_batch
-    if window is not None:
-        overlap = check_window(task.any_size, recipe.interpolation, window, overlap)
+    if window:
+        if not task.any_size:
+            raise invalid("window", f"left out with the task {recipe.task}", window)
         predict = partial(sliding_window, network, window=window, overlap=overlap)
     # Before the long part.
     folder = None if out is None else writable_dir(Path(out).expanduser(), task.FILES)

@@ -22,6 +22,8 @@ Variable: TypeAlias = Any
 # Which a function with `custom_gradient` also returns.
 Gradient: TypeAlias = Callable[..., Any]
 
+resize = ops.image.resize
+
 
 def sum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     return ops.sum(x, _axes(axis), keepdims)

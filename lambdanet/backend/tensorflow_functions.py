@@ -59,6 +59,7 @@ ones_like = tf.ones_like
 pad = tf.pad
 relu = tf.nn.relu
 repeat = tf.repeat
+resize = tf.image.resize
 rsqrt = tf.math.rsqrt
 shape = tf.shape
 sigmoid = tf.sigmoid

@@ -46,8 +46,8 @@ def predict(
     saved_model: Folder,
     out: Annotated[str | None, "PATH"] = None,
     top: int = 5,
-    window: Window = None,
-    overlap: Overlap = None,
+    window: Window = 0,
+    overlap: Overlap = 64,
 ) -> None:
     """Prints the top classes of image files with an exported model, or writes their masks.
 

@@ -62,16 +62,11 @@ Backend = Annotated[
 
 
 Window = Annotated[
-    int | None,
+    int,
     "PIXELS",
     "for masks: side of the windows in which large pictures are read (default: whole)",
 ]
-Overlap = Annotated[
-    int | None,
-    "PIXELS",
-    "--window",
-    "what neighboring windows share (default: a quarter of the window)",
-]
+Overlap = Annotated[int, "PIXELS", "--window", "what neighboring windows share"]
 
 
 def _recipe(name: str, assignments: Iterable[str]) -> "Recipe":
@@ -209,8 +204,8 @@ def evaluate(
     backend: Backend = None,
     split: str | None = None,
     out: Folder | None = None,
-    window: Window = None,
-    overlap: Overlap = None,
+    window: Window = 0,
+    overlap: Overlap = 64,
 ) -> None:
     """Measures the accuracy of a trained model on a split of its dataset.
 

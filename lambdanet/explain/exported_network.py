@@ -12,8 +12,7 @@ from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models import zoo  # noqa: F401, so that Keras finds all layers
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import class_names
-from lambdanet.training.serving.exported_model import NETWORK
-from lambdanet.training.serving.saved_model import CLASS_NAMES
+from lambdanet.training.serving.saved_model import CLASS_NAMES, NETWORK
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 KEY = "model_variables/{}/.ATTRIBUTES/VARIABLE_VALUE"
@@ -37,7 +36,7 @@ def load_exported_network(saved_model: str | Path) -> TrainedModel:
             "saved_model",
             accepted,
             path,
-            "it has no record of its network, as of earlier versions and subclassed models; export it again",
+            "it has no record of its network, as those of masks, earlier versions and subclassed models",
         )
     try:
         network = json.loads(record.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ it before the rectangle is cut off at the border, and labels as integers only.
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -24,8 +24,6 @@ from lambdanet.training.data.sources import Shard
 MAX_TURN = 0.2  # radians, 11 degrees
 MAX_ZOOM = 0.1  # of the size
 MAX_SHIFT = 0.1  # of the size
-
-MAX_SCALE = 2.0  # of `scale_crop_flip`, in both directions
 
 # The window of `crop_flip` (Szegedy et al. 2015): fraction of the area, and width / height.
 CROP_AREAS = (0.08, 1.0)
@@ -40,23 +38,10 @@ GRAY = (0.299, 0.587, 0.114)  # the weights of red, green and blue in ITU-R 601
 
 STRIDE = 1 << 40  # between the seeds derived from one
 
-
-class Sampler(NamedTuple):
-    """How a view reads the pixels of a picture, or of its mask.
-
-    Attributes:
-      square: pixels -> the central square of evaluation, float32 [size, size, c] in 0..1.
-      scale: height and width of an image -> the factor by which `square` resizes it.
-      interpolation: "bilinear", or for masks "nearest".
-    """
-
-    square: Callable[[tf.Tensor], tf.Tensor]
-    scale: Callable[[tf.Tensor], Any]
-    interpolation: str = "bilinear"
-
-
-# Image, size, sampler, seed -> uint8 [size, size, c].
-View = Callable[[Encoded | Decoded, int, Sampler, tf.Tensor], tf.Tensor]
+# Pixels -> the central square of evaluation, float32 [size, size, c] in 0..1.
+Square = Callable[[tf.Tensor], tf.Tensor]
+# Image, size, central square, seed -> uint8 [size, size, c].
+View = Callable[[Encoded | Decoded, int, Square, tf.Tensor], tf.Tensor]
 
 # Added to the recipe's seed, for other random numbers than the augmentation's.
 MIX_SEED = 1 << 40
@@ -69,65 +54,35 @@ Shares = Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]
 
 
 def affine(
-    image: Encoded | Decoded, size: int, sampler: Sampler, seed: tf.Tensor
+    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
 ) -> tf.Tensor:
     """Returns the central square after a small rotation, zoom and shift, over black."""
     del size
-    square = sampler.square(image.pixels())
-    return _to_uint8(random_affine(square, seed, sampler.interpolation.upper()))
+    return _to_uint8(random_affine(square(image.pixels()), seed))
 
 
 def crop_flip(
-    image: Encoded | Decoded, size: int, sampler: Sampler, seed: tf.Tensor
+    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
 ) -> tf.Tensor:
     """Returns a random window of the image, resized, and flipped in half of the cases."""
+    del square
     window = image.crop(lambda shape: random_window(shape, derive_seed(seed, 0)))
-    resized = _resize(window, [size, size], sampler.interpolation)
-    return random_flip(
-        tf.ensure_shape(resized, [size, size, window.shape[-1]]), derive_seed(seed, 1)
-    )
-
-
-def scale_crop_flip(
-    image: Encoded | Decoded, size: int, sampler: Sampler, seed: tf.Tensor
-) -> tf.Tensor:
-    """Returns a window of the image at 1/2 to 2 times the scale of evaluation, flipped in half of the cases.
-
-    Where the image is smaller than the window, the rest is black.
-    """
-    pixels = image.pixels()
-    sides = tf.cast(tf.shape(pixels)[:2], tf.float32)
-    exponent, *places = tf.unstack(
-        tf.random.stateless_uniform([3], derive_seed(seed, 0))
-    )
-    scale = sampler.scale(sides) * MAX_SCALE ** (2 * exponent - 1)
-    lengths = tf.clip_by_value(tf.round(size / scale), 1.0, sides)
-    begins = tf.floor(places * (sides - lengths + 1))
-    (top, left), (height, width) = (
-        tf.unstack(tf.cast(pair, tf.int32)) for pair in (begins, lengths)
-    )
-    window = pixels[top : top + height, left : left + width]
-    new_size = tf.cast(tf.clip_by_value(tf.round(scale * lengths), 1.0, size), tf.int32)
-    resized = _resize(window, new_size, sampler.interpolation)
-    padded = tf.image.pad_to_bounding_box(resized, 0, 0, size, size)
-    return random_flip(
-        tf.ensure_shape(padded, [size, size, pixels.shape[-1]]), derive_seed(seed, 1)
-    )
+    return random_flip(_resize(window, size), derive_seed(seed, 1))
 
 
 def flip(
-    image: Encoded | Decoded, size: int, sampler: Sampler, seed: tf.Tensor
+    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
 ) -> tf.Tensor:
     """Returns the central square, flipped in half of the cases."""
     del size
-    return random_flip(_to_uint8(sampler.square(image.pixels())), derive_seed(seed, 1))
+    return random_flip(_to_uint8(square(image.pixels())), derive_seed(seed, 1))
 
 
 def padded_crop_flip(
-    image: Encoded | Decoded, size: int, sampler: Sampler, seed: tf.Tensor
+    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
 ) -> tf.Tensor:
     """Returns the central square shifted by up to `PADDING` over black, flipped in half of the cases."""
-    pixels = _to_uint8(sampler.square(image.pixels()))
+    pixels = _to_uint8(square(image.pixels()))
     pad = round(PADDING * size)
     padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
     top, left = tf.unstack(
@@ -138,11 +93,11 @@ def padded_crop_flip(
 
 
 def central_view(
-    image: Encoded | Decoded, size: int, sampler: Sampler, seed: tf.Tensor
+    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
 ) -> tf.Tensor:
     """Returns the central square."""
     del size, seed
-    return _to_uint8(sampler.square(image.pixels()))
+    return _to_uint8(square(image.pixels()))
 
 
 def derive_seed(seed: tf.Tensor, number: int) -> tf.Tensor:
@@ -158,20 +113,20 @@ def _to_uint8(pixels: tf.Tensor) -> tf.Tensor:
     return tf.cast(255.0 * tf.clip_by_value(pixels, 0.0, 1.0) + 0.5, tf.uint8)
 
 
-def _resize(window: tf.Tensor, size: Any, interpolation: str) -> tf.Tensor:
-    """Resizes uint8 [h, w, c] to uint8 [*size, c].
+def _resize(window: tf.Tensor, size: int) -> tf.Tensor:
+    """Resizes uint8 [h, w, c] to uint8 [size, size, c].
 
     Down to half of the size, plain bilinear interpolation skips no pixel; antialiasing costs as much as
     decoding.
     """
-    if interpolation == "nearest":
-        return tf.image.resize(window, size, interpolation)
     pixels = tf.cond(
-        tf.reduce_any(tf.shape(window)[:2] > 2 * tf.convert_to_tensor(size)),
-        lambda: tf.image.resize(window, size, antialias=True),
-        lambda: tf.image.resize(window, size),
+        tf.reduce_max(tf.shape(window)[:2]) > 2 * size,
+        lambda: tf.image.resize(window, [size, size], antialias=True),
+        lambda: tf.image.resize(window, [size, size]),
     )
-    return tf.cast(pixels + 0.5, tf.uint8)
+    return tf.ensure_shape(
+        tf.cast(pixels + 0.5, tf.uint8), [size, size, window.shape[-1]]
+    )
 
 
 def random_window(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -198,9 +153,7 @@ def random_flip(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.cond(mirror, lambda: tf.reverse(pixels, [1]), lambda: pixels)
 
 
-def random_affine(
-    image: tf.Tensor, seed: tf.Tensor, interpolation: str = "BILINEAR"
-) -> tf.Tensor:
+def random_affine(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Returns an image float32 [h, w, c] after a small random rotation, zoom and shift, over black."""
     turn, zoom, shift_x, shift_y = tf.unstack(
         tf.random.stateless_uniform([4], seed, -1.0, 1.0)
@@ -211,8 +164,7 @@ def random_affine(
     cosine = scale * tf.cos(MAX_TURN * turn)
     sine = scale * tf.sin(MAX_TURN * turn)
     shift = (MAX_SHIFT * size[1] * shift_x, MAX_SHIFT * size[0] * shift_y)
-    matrix = ((cosine, -sine), (sine, cosine))
-    return warp(image, matrix, (center_x, center_y), shift, interpolation)
+    return warp(image, ((cosine, -sine), (sine, cosine)), (center_x, center_y), shift)
 
 
 def warp(
@@ -222,6 +174,7 @@ def warp(
     shift: Any = (0.0, 0.0),
     interpolation: str = "BILINEAR",
     fill_mode: str = "CONSTANT",
+    size: int | None = None,
 ) -> tf.Tensor:
     """Returns an image transformed about a point and shifted, over black.
 
@@ -233,7 +186,9 @@ def warp(
       center: x and y in pixels.
       shift: x and y in pixels.
       interpolation, fill_mode: settings of TensorFlow's `ImageProjectiveTransformV3`.
+      size: height and width of the result; None: those of the image.
     """
+    shape = image.shape if size is None else (size, size, image.shape[-1])
     (a, b), (c, d) = matrix
     x, y = center
     x_0 = x - a * x - b * y + shift[0]
@@ -241,12 +196,12 @@ def warp(
     transformed = tf.raw_ops.ImageProjectiveTransformV3(
         images=image[tf.newaxis],
         transforms=tf.stack([a, b, x_0, c, d, y_0, 0.0, 0.0])[tf.newaxis],
-        output_shape=tf.shape(image)[:2],
+        output_shape=(size or tf.shape(image)[0], size or tf.shape(image)[1]),
         fill_value=0.0,
         interpolation=interpolation,
         fill_mode=fill_mode,
     )
-    return tf.ensure_shape(transformed[0], image.shape)
+    return tf.ensure_shape(transformed[0], shape)
 
 
 def color_jitter(pixels: tf.Tensor, strength: float, seed: tf.Tensor) -> tf.Tensor:

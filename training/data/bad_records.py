@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 from lambdanet.errors import InputError, escape_unprintable, invalid
-from lambdanet.training.data.class_names import IGNORED
 
 DEFAULT_LIMIT = 100
 DEFAULT_SHARE = 0.1
@@ -80,7 +79,7 @@ def prepare_in_groups(
             others = tf.data.Dataset.from_tensors((keys,)).flat_map(fallback)
             candidates.append(_prepare_valid(others, prepare, size, size))
         empty = tuple(
-            tf.zeros([0, *(side or 0 for side in spec.shape[1:])], spec.dtype)
+            tf.zeros([0, *[side or 0 for side in spec.shape[1:]]], spec.dtype)
             for spec in valid.element_spec
         )
         candidates.append(tf.data.Dataset.from_tensors(empty))
@@ -249,18 +248,11 @@ class BadRecords:
         """
         places, images, labels, names = group
         wrong = tf.zeros([0], tf.int64)
-        values = labels
-        if labels.dtype.is_integer:
-            last = tf.cast(num_classes - 1, labels.dtype)
-            is_wrong = (labels < 0) | (labels > last)
-            if len(labels.shape) > 1:  # masks
-                is_wrong &= labels != IGNORED
-                values = tf.reduce_max(tf.where(is_wrong, labels, 0), axis=[1, 2])
-                is_wrong = tf.reduce_any(is_wrong, axis=[1, 2])
-            wrong = tf.where(is_wrong)[:, 0]
+        if labels.dtype.is_integer and labels.shape.rank == 1:
+            wrong = tf.where((labels < 0) | (labels >= num_classes))[:, 0]
 
         def report() -> tf.Operation:
-            arguments = [places, names, wrong, tf.gather(values, wrong), nonempty]
+            arguments = [places, names, wrong, tf.gather(labels, wrong), nonempty]
             return tf.group(
                 tf.numpy_function(self._report, arguments, [], stateful=True)
             )

@@ -20,18 +20,16 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from lambdanet.errors import invalid
+from lambdanet.errors import InputError, invalid
 from lambdanet.training.data.class_names import IGNORED, read_class_map
 from lambdanet.training.data.folder import held_out
-from lambdanet.training.data.image_files import find_pictures
+from lambdanet.training.data.image_files import find_pictures, read_image
 from lambdanet.training.data.tables import TableSource, read_rows
 
 COLUMNS = ("file", "mask", "split")
 CLASSES = "classes.txt"
 LAYOUT = "train/images/*.jpg and train/masks/*.png"
-GRAY = ("1", "L", "P")  # modes of Pillow
-ORIENTATION = 0x0112  # a tag of EXIF
-SIDEWAYS = 5  # the first of its values with which height and width change places
+KINDS = (("PNG", "1"), ("PNG", "L"), ("PNG", "P"))  # format and mode of Pillow
 NUM_CHECKED = 100  # masks of a split
 
 
@@ -74,16 +72,9 @@ class MaskSource(TableSource):
 
     def _find_classes(self, rows: list[dict[str, str]]) -> list[str]:
         del rows
-        folders = (self._root, os.path.dirname(self._table))
-        files = [file for file in (Path(x, CLASSES) for x in folders) if file.is_file()]
-        if not files:
-            hint = "it names the classes of the masks, one per line, from 0 on"
-            raise invalid("data_dir", f"a folder with {CLASSES}", self._root, hint)
-        names = read_class_map(files[0])
+        names = read_class_map(os.path.join(self._root, CLASSES))
         if len(names) > IGNORED:
-            raise invalid(
-                f"lines of {str(files[0])!r}", f"at most {IGNORED}", len(names)
-            )
+            raise invalid(f"lines of {CLASSES}", f"at most {IGNORED}", len(names))
         return names
 
     def _label(self, row: dict[str, str]) -> bytes:
@@ -113,73 +104,46 @@ class MaskSource(TableSource):
         return [(path, os.path.basename(mask)) for path, mask in super().files(split)]
 
     def mask(self, example: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the mask of an example, uint8 [h, w], with the numbers of the classes in their order."""
-        read = tf.numpy_function(_read_numbers, [self.label(example)], tf.uint8)
-        mask = tf.ensure_shape(read, [None, None])
-        if not self.numbers:
-            return mask
-        # Of each number in a mask that of the class; all classes of the data are known.
-        others = [IGNORED] * (IGNORED + 1 - len(self.numbers))
-        numbers = tf.constant([*self.numbers, *others], tf.uint8)
-        return tf.gather(numbers, tf.cast(mask, tf.int32))
+        """Returns the mask of an example, uint8 [h, w]."""
+        read = tf.numpy_function(self._read_mask, [self.label(example)], tf.uint8)
+        if self.numbers:
+            accepted = "the classes of the run in their order"
+            raise invalid(f"{CLASSES} in {self._root!r}", accepted, self.class_names)
+        return tf.ensure_shape(read, [None, None])
 
     def check_readable(self, split: str) -> None:
-        """Checks the sizes of all masks of a split, and the numbers in the first `NUM_CHECKED`."""
+        """Checks the first masks of a split; others that do not fit are bad records."""
         super().check_readable(split)
-        found: set[int] = set()
-        for number, (path, mask) in enumerate(super().files(split)):
-            mask = os.fsdecode(mask)
-            size = _size(path)
-            if size is None:  # a bad record
+        numbers: set[int] = set()
+        for path, mask in super().files(split)[:NUM_CHECKED]:
+            found = self._read_mask(mask)
+            numbers.update(np.unique(found).tolist())
+            try:
+                shape = read_image(path).shape[:2]
+            except InputError:  # a bad record
                 continue
-            if _size(mask) != size:
-                accepted = f"{size[0]} x {size[1]} pixels, as its picture"
-                raise invalid(f"mask {mask!r}", accepted, _size(mask))
-            if number < NUM_CHECKED:
-                found.update(np.unique(read_mask(mask)).tolist())
-                self._check_numbers(found, mask)
-        if len(found - {IGNORED}) < 2:
-            hint = f"{IGNORED} is ignored"
-            accepted = "pixels of two classes or more"
-            raise invalid(f"masks of split {split!r}", accepted, sorted(found), hint)
+            if found.shape != shape:
+                where = f"height and width of the mask {os.fsdecode(mask)!r}"
+                raise invalid(where, f"{shape}, as of its picture", found.shape)
+        if numbers == {0, IGNORED}:
+            accepted = f"numbers of classes; {IGNORED} is ignored"
+            raise invalid(f"masks of {split!r}", accepted, sorted(numbers))
 
-    def _check_numbers(self, found: set[int], mask: str) -> None:
-        wrong = [x for x in found if len(self.class_names) <= x != IGNORED]
-        if wrong:
-            last = len(self.class_names) - 1
-            accepted = f"from 0 to {last}, the lines of {CLASSES}, or {IGNORED}, which is ignored"
-            raise invalid(f"pixels of mask {mask!r}", accepted, wrong[0])
-
-
-def read_mask(path: str | Path) -> np.ndarray:
-    """Returns the numbers in a mask, uint8 [h, w].
-
-    Raises:
-      InputError: it is no PNG with gray levels or a palette, in at most 8 bits.
-    """
-    try:
-        with Image.open(path) as image:
-            if image.format == "PNG" and image.mode in GRAY:
-                return np.asarray(image).astype(np.uint8)
-            found = f"{image.format} of the mode {image.mode}"
-    except (OSError, ValueError) as error:
-        found = str(error)
-    accepted = (
-        "a PNG with the number of a class in each pixel, as gray levels or in a palette"
-    )
-    raise invalid(f"mask {str(path)!r}", accepted, found)
-
-
-def _read_numbers(path: bytes) -> np.ndarray:
-    return read_mask(os.fsdecode(path))
-
-
-def _size(path: str) -> tuple[int, int] | None:
-    """Returns the width and height of an upright picture, from its header; None where it is damaged."""
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            is_sideways = image.getexif().get(ORIENTATION, 1) >= SIDEWAYS
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None
-    return (height, width) if is_sideways else (width, height)
+    def _read_mask(self, path: bytes) -> np.ndarray:
+        """Returns the numbers in a mask; `InputError` where it is no mask of these classes."""
+        where = f"mask {os.fsdecode(path)!r}"
+        accepted = "a PNG of numbers, in gray levels or a palette of at most 8 bits"
+        try:
+            with Image.open(os.fsdecode(path)) as image:
+                mask = np.asarray(image)
+                found = (image.format, image.mode)
+        except (OSError, ValueError, SyntaxError) as error:
+            raise invalid(where, accepted, str(error)) from None
+        if found not in KINDS:
+            raise invalid(where, accepted, found)
+        count = len(self.class_names)
+        wrong = mask[(mask >= count) & (mask != IGNORED)]
+        if wrong.size:
+            accepted = f"from 0 to {count - 1}, as lines of {CLASSES}, or {IGNORED}"
+            raise invalid(f"pixels of {where}", accepted, int(wrong[0]))
+        return mask.astype(np.uint8)

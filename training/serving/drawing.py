@@ -107,8 +107,10 @@ def draw_prediction(
 
 def mask_image(mask: np.ndarray) -> Image.Image:
     """Returns a mask, uint8 [h, w], as an image whose palette has a color for each class; class 0 is black."""
+    colors = np.random.default_rng(0).integers(64, 256, [256, 3])
+    colors[0] = 0
     image = Image.fromarray(mask)
-    image.putpalette(_palette())
+    image.putpalette(colors.reshape(-1).tolist())
     return image
 
 
@@ -117,15 +119,6 @@ def draw_mask(image: np.ndarray, mask: np.ndarray) -> Image.Image:
     picture = Image.fromarray(image)
     colored = Image.blend(picture, mask_image(mask).convert("RGB"), 0.5)
     return Image.composite(colored, picture, Image.fromarray(mask > 0))
-
-
-def _palette() -> list[int]:
-    """Returns the colors of Pascal VOC: the bits of a number in turn, from the largest of each channel on."""
-    colors = np.zeros([256, 3], np.uint8)
-    for bit in range(8):
-        values = np.arange(256)[:, np.newaxis] >> (3 * bit + np.arange(3))
-        colors |= ((values & 1) << (7 - bit)).astype(np.uint8)
-    return list(colors.reshape(-1).tolist())
 
 
 def _fit(image: Image.Image) -> Image.Image:

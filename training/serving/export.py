@@ -21,9 +21,9 @@ from lambdanet.models.names import list_models
 from lambdanet.models.preprocessing import BILINEAR, Preprocessing
 from lambdanet.training.data import class_names as classes
 from lambdanet.training.serving import trained_weights
-from lambdanet.training.serving.exported_model import NETWORK
 from lambdanet.training.serving.saved_model import (
     CLASS_NAMES,
+    NETWORK,
     ClassifierModule,
     SegmenterModule,
 )
@@ -176,7 +176,8 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
         signatures = module.signatures()
         with atomic_dir(path) as staging:
             tf.saved_model.save(module, staging, signatures=signatures)
-            _record_network(model, trained, staging)
+            if not trained.has_masks:
+                _record_network(model, trained, staging)
     return path
 
 

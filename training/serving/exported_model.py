@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads exported classifiers and detectors. Needs TensorFlow only."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from lambdanet.errors import check_counts, invalid, one_line
-
-# In the folder of a SavedModel: the configuration and preprocessing of the network, whose weights are the first
-# `model_variables`.
-NETWORK = "assets.extra/network.json"
+from lambdanet.errors import invalid, one_line
 
 
 class ExportedModel(NamedTuple):
@@ -23,7 +18,6 @@ class ExportedModel(NamedTuple):
     # The probability from which on each class is present; empty: a picture has one class.
     thresholds: Any = ()
     has_masks: bool = False  # whether it has the probabilities of each pixel
-    interpolation: str = ""  # of `Preprocessing`, for masks
 
 
 def load_exported_model(
@@ -77,35 +71,6 @@ def load_classifier(
     """
     found = load_exported_model(saved_model, "probabilities", "`lambdanet export`")
     if found.has_masks and not accepts_masks:
-        accepted = "a classifier of pictures"
         hint = "it finds masks, which `lambdanet predict` writes"
-        raise invalid("saved_model", accepted, str(saved_model), hint)
-    record = Path(saved_model, NETWORK).expanduser()
-    if not found.has_masks or not record.exists():
-        return found
-    preprocessing = json.loads(record.read_text(encoding="utf-8"))["preprocessing"]
-    return found._replace(interpolation=preprocessing["interpolation"])
-
-
-def check_window(
-    has_masks: bool, interpolation: str, window: int, overlap: int | None
-) -> int:
-    """Checks that a network can read pictures window by window.
-
-    Args:
-      has_masks: whether it finds masks.
-      interpolation: that of its `Preprocessing`.
-      window: the side of the windows.
-      overlap: what neighboring windows share; None: a quarter of the window.
-
-    Returns:
-      What they share.
-
-    Raises:
-      InputError: it finds no masks, or resizes pictures; or the side is not positive.
-    """
-    if not has_masks or interpolation != "none":
-        accepted = "left out, unless for masks of a run with interpolation=none"
-        raise invalid("window", accepted, window)
-    check_counts(window=window)
-    return window // 4 if overlap is None else overlap
+        raise invalid("saved_model", "a classifier", str(saved_model), hint)
+    return found

@@ -30,7 +30,6 @@ from lambdanet.training.serving.drawing import (
 )
 from lambdanet.training.serving.exported_model import (
     ExportedModel,
-    check_window,
     load_classifier,
 )
 
@@ -42,8 +41,8 @@ def predict(
     images: Sequence[str | Path] | str | Path,
     out: str | Path | None = None,
     top: int = 5,
-    window: int | None = None,
-    overlap: int | None = None,
+    window: int = 0,
+    overlap: int = 64,
 ) -> list[dict[str, Any]]:
     """Prints the top classes of each image, and draws them or writes them to a table.
 
@@ -84,10 +83,8 @@ def predict(
     classifier = load_classifier(saved_model, accepts_masks=True)
     if table and classifier.has_masks:
         raise invalid("out", "a folder, for masks", str(out))
-    shared = 0
-    if window is not None:
-        interpolation = classifier.interpolation
-        shared = check_window(classifier.has_masks, interpolation, window, overlap)
+    if window and not classifier.has_masks:
+        raise invalid("window", "left out, unless for masks", window)
     pictures: Sequence[str | None] = [None] * len(paths)
     masks: Sequence[str | None] = pictures
     if table:
@@ -100,7 +97,7 @@ def predict(
 
     def segment(path: str) -> dict[str, Any]:
         image = read_image(path)
-        mask = find_mask(classifier, image, window, shared)
+        mask = find_mask(classifier, image, window, overlap)
         count = len(classifier.class_names)
         shares = np.bincount(mask.reshape(-1), minlength=count) / mask.size
         found = top_classes(shares, classifier.class_names, top)
@@ -143,18 +140,18 @@ def predict(
 def find_mask(
     segmenter: ExportedModel,
     image: np.ndarray,
-    window: int | None = None,
-    overlap: int = 0,
+    window: int,
+    overlap: int,
 ) -> np.ndarray:
     """Returns the classes of the pixels of an image, uint8 [h, w].
 
     Args:
       segmenter: an exported model for masks.
       image: uint8 RGB [h, w, 3].
-      window, overlap: the windows in which it is read, as of `sliding_window`; without a window it is whole.
+      window, overlap: the windows in which it is read, as of `sliding_window`; with a window of 0 it is whole.
     """
     serve = segmenter.signatures["serving_default"]
-    if window is None:
+    if not window:
         return serve(images=tf.constant(image[np.newaxis]))["classes"][0].numpy()
 
     # Here: it imports Keras, which takes seconds.

@@ -12,7 +12,10 @@ from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.image_bytes import decode
 
 MAX_TOP = 5
-CLASS_NAMES = "class_names.txt"  # among the assets of a SavedModel
+# In the folder of a SavedModel: the names of the classes among its assets, and the configuration and
+# preprocessing of the network, whose weights are the first `model_variables`.
+CLASS_NAMES = "class_names.txt"
+NETWORK = "assets.extra/network.json"
 
 
 def to_probabilities(logits: tf.Tensor, is_multilabel: bool) -> tf.Tensor:
@@ -73,9 +76,6 @@ class ServingModule(tf.Module):
 class ClassifierModule(ServingModule):
     """A classifier that takes raw pictures and returns the probabilities and names of classes.
 
-    Attributes:
-      any_size: whether the model takes images of any size, and returns logits of their pixels.
-
     Args:
       model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
       preprocessing: the preprocessing of the pictures; a mean with one channel makes them gray.
@@ -85,7 +85,7 @@ class ClassifierModule(ServingModule):
       InputError: the model does not accept such images, or does not return one logit per class name.
     """
 
-    any_size: ClassVar[bool] = False
+    any_size: ClassVar[bool] = False  # of the images of the model, which is for masks
 
     def __init__(
         self,
@@ -98,9 +98,19 @@ class ClassifierModule(ServingModule):
         if len(class_names) < 2:
             raise invalid("class_names", "two or more", list(class_names))
         super().__init__("classifier", class_names, class_names_file, thresholds)
-        self._preprocessing = preprocessing
-        size = None if self.any_size else preprocessing.input_size
-        self._input_shape = [size, size, len(preprocessing.mean)]
+        channels = len(preprocessing.mean)
+        size = preprocessing.input_size
+        sides = [None, None] if self.any_size else [size, size]
+        self._input_shape = [*sides, channels]
+        self._noise_shape = [2, size, size, channels]
+
+        def prepare(images: tf.Tensor) -> tf.Tensor:
+            images = tf.image.rgb_to_grayscale(images) if channels == 1 else images
+            if self.any_size:
+                return preprocessing.normalize(tf.cast(images, tf.float32) / 255.0)
+            return preprocessing(images)
+
+        self._prepare = prepare
 
         # The model is in this closure, because an attribute would become part of the SavedModel.
         @tf.function(
@@ -116,18 +126,6 @@ class ClassifierModule(ServingModule):
         others = [x for x in self._logits.variables if id(x) not in known]
         self.model_variables = [*weights, *others]
 
-    def _in_channels(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns pictures uint8 [..., h, w, 3] with the channels of the model's images."""
-        is_gray = self._input_shape[-1] == 1
-        return tf.image.rgb_to_grayscale(images) if is_gray else images
-
-    def _prepare(self, images: tf.Tensor) -> tf.Tensor:
-        return self._preprocessing(self._in_channels(images))
-
-    def _serve(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the outputs for pictures, uint8 [b, h, w, 3]."""
-        return self._classify(self._prepare(images))
-
     def _checked(
         self, logits: tf.types.experimental.GenericFunction
     ) -> tf.types.experimental.ConcreteFunction:
@@ -141,17 +139,15 @@ class ClassifierModule(ServingModule):
                 f"the model must accept images [b, {shape}]: {one_line(error)}"
             ) from error
         output = traced.structured_outputs
-        expected = [None, *([None, None] if self.any_size else []), num_classes]
-        if not tf.TensorShape(expected).is_compatible_with(
+        sides = [None, None] if self.any_size else []
+        if not tf.TensorShape([None, *sides, num_classes]).is_compatible_with(
             getattr(output, "shape", [])
         ):
             raise InputError(
                 f"the output of the model must be logits [b, {num_classes}] for {num_classes} class names, "
                 f"got {getattr(output, 'shape', output)}"
             )
-        size = self._preprocessing.input_size
-        channels = self._input_shape[-1]
-        noise = tf.random.stateless_normal([2, size, size, channels], seed=(0, 0))
+        noise = tf.random.stateless_normal(self._noise_shape, seed=(0, 0))
         values = tf.cast(traced(noise), tf.float32)
         if not tf.reduce_all(tf.math.is_finite(values)):
             raise InputError(
@@ -200,7 +196,9 @@ class ClassifierModule(ServingModule):
             [tf.debugging.Assert(tf.reduce_any(shape[-1] == [1, 3]), message)]
         ):
             images = tf.tile(images, [1, 1, 1, 3 // shape[-1]])
-        return self._serve(tf.ensure_shape(images, [None, None, None, 3]))
+        return self._classify(
+            self._prepare(tf.ensure_shape(images, [None, None, None, 3]))
+        )
 
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")],
@@ -217,32 +215,16 @@ class ClassifierModule(ServingModule):
 
 
 class SegmenterModule(ClassifierModule):
-    """A network for masks that takes raw pictures and returns the classes of their pixels.
+    """A network for masks that takes raw pictures, as they are, and returns the classes of their pixels.
 
-    Its model is for normalized images of any size, [b, h, w, c] -> logits [b, h, w, num_classes]; the arguments
-    are those of `ClassifierModule`.
+    Its model is for normalized images of any size, [b, h, w, c] -> logits [b, h, w, num_classes]. The arguments
+    and signatures are those of `ClassifierModule`; pictures of a batch have one size.
     """
 
     any_size = True
 
-    def _serve(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns probabilities float32 [b, h, w, num_classes] and their classes, uint8 [b, h, w]."""
-        pixels = self._preprocessing.whole(self._in_channels(images))
-        logits = self._logits(self._preprocessing.normalize(pixels))
-        resized = tf.image.resize(logits, tf.shape(images)[1:3])
-        probabilities = to_probabilities(resized, is_multilabel=False)
-        classes = tf.cast(tf.argmax(resized, axis=-1), tf.uint8)
+    def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns probabilities float32 [b, h, w, num_classes] and the classes, uint8 [b, h, w]."""
+        probabilities = to_probabilities(self._logits(images), is_multilabel=False)
+        classes = tf.cast(tf.argmax(probabilities, axis=-1), tf.uint8)
         return {"probabilities": probabilities, "classes": classes}
-
-    @tf.function(
-        input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")],
-        autograph=False,
-    )
-    def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        """JPEG, PNG or WebP files [b] of pictures of one size -> the outputs of `serve_images`."""
-        images = tf.map_fn(
-            decode,
-            image_bytes,
-            fn_output_signature=tf.TensorSpec([None, None, 3], tf.uint8),
-        )
-        return self._serve(images)

@@ -27,10 +27,7 @@ class Segmentation(Task):
 
     best = "mean_iou"
     any_size = True
-    FILES: ClassVar[dict[str, bytes]] = {
-        "classes.csv": b"class,name,iou,",
-        "images.csv": b"image,mean_iou",
-    }
+    FILES: ClassVar[dict[str, bytes]] = {"classes.csv": b"class,name,iou,"}
 
     def build(self, arguments: dict[str, Any]) -> keras.Model:
         from lambdanet.models import deeplab, unet
@@ -57,22 +54,29 @@ class Segmentation(Task):
     def training_pair(
         self, source: Any, example: dict[str, Any], seed: Any
     ) -> tuple[Any, Any]:
-        from lambdanet.training.data import preprocess
+        from lambdanet.training.data import mask_view, preprocess
 
-        image, mask = super().training_pair(source, example, seed)
-        return image, preprocess.mask_for_training(mask, self.recipe, seed)
+        recipe = self.recipe
+        pixels = source.image(example).pixels()
+        mask = self.read(source, example)
+        picture, labels = mask_view.window(
+            pixels, mask, recipe.training_size, recipe.augmentation, seed
+        )
+        return preprocess.change_pixels(picture, recipe, seed), labels
 
     def evaluation_pair(
         self, source: Any, example: dict[str, Any], whole: bool = False
     ) -> tuple[Any, Any]:
-        from lambdanet.training.data import preprocess
+        from lambdanet.training.data import mask_view, preprocess
 
+        recipe = self.recipe
+        picture = source.image(example).pixels()
+        labels = self.read(source, example)
         if not whole:
-            image, mask = super().evaluation_pair(source, example)
-            return image, preprocess.mask_for_evaluation(mask, self.recipe)
-        prepare = preprocess.of_recipe(self.recipe)
-        pixels = prepare.whole(source.image(example).pixels())
-        return prepare.normalize(pixels), self.read(source, example)
+            picture, labels = mask_view.window(
+                picture, labels, recipe.input_size, "none", (0, 0)
+            )
+        return preprocess.normalize(picture, recipe), labels
 
     def count(self, labels: np.ndarray) -> np.ndarray:
         counts = np.bincount(labels.reshape(-1), minlength=IGNORED + 1)
@@ -97,59 +101,41 @@ class Segmentation(Task):
 
         del model_dir
         count = self.recipe.num_classes
-        matrices = []
-        losses = []
+        total = np.zeros([count, count], np.int64)
+        loss = 0.0
+        examples = 0
         for logits, labels in pairs:
-            resized = tf.image.resize(logits, labels.shape[1:3]).numpy()
+            examples += len(labels)
             is_known = labels != IGNORED
             known = labels[is_known].astype(np.int64)
-            scores = resized[is_known]
-            cells = count * known + scores.argmax(-1)
-            matrix = np.bincount(cells, minlength=count**2)
-            matrices.append(matrix.reshape(count, count))
-            chosen = np.take_along_axis(scores, known[:, np.newaxis], axis=-1)[:, 0]
-            losses.append(np.sum(np.logaddexp.reduce(scores, axis=-1) - chosen))
-        total = np.sum(matrices, axis=0)
+            scores = logits[is_known]
+            cells = np.bincount(count * known + scores.argmax(-1), minlength=count**2)
+            total += cells.reshape(count, count)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(known, scores)
+            loss += float(tf.reduce_sum(losses))
         if not total.any():
             raise InputError("no pixel of the split has a class")
         values = {
-            "examples": len(matrices),
+            "examples": examples,
             "mean_iou": float(np.nanmean(class_iou(total))),
-            "pixel_accuracy": float(np.trace(total) / total.sum()),
-            "loss": float(np.sum(losses) / total.sum()),
+            "loss": loss / total.sum(),
         }
         text = (
-            f"{values['examples']} images, mean IoU {100 * values['mean_iou']:.2f} %, pixel accuracy "
-            f"{100 * values['pixel_accuracy']:.2f} %, loss {values['loss']:.4f}"
+            f"{examples} images, mean IoU {100 * values['mean_iou']:.2f} %, "
+            f"loss {values['loss']:.4f}"
         )
-        return Evaluation(values, text, total, np.array(matrices))
+        return Evaluation(values, text, total, total)
 
     def write(self, folder: Path, dataset: Any, found: Evaluation, title: str) -> None:
-        total = found.labels
-        right = np.diagonal(total)
-        columns = {
-            "iou": class_iou(total),
-            "precision": _divided(right, total.sum(axis=0)),
-            "recall": _divided(right, total.sum(axis=1)),
-        }
         rows = []
+        pixels = found.labels.sum(axis=1).tolist()
+        scores = class_iou(found.labels).tolist()
         for number, name in enumerate(dataset.class_names):
-            row = {"class": number, "name": name}
-            for column, values in columns.items():
-                value = values[number]
-                row[column] = None if np.isnan(value) else round(float(value), 4)
-            rows.append({**row, "pixels": int(total[number].sum())})
+            row = {"class": number, "name": name, "iou": scores[number]}
+            rows.append({**row, "pixels": pixels[number]})
         table = folder / "classes.csv"
         write_output(table, text_table.to_csv(rows))
-        scores = []
-        images = zip(dataset.eval_names(), found.predicted, strict=True)
-        for image, matrix in images:
-            if matrix.any():
-                scores.append((round(float(np.nanmean(class_iou(matrix))), 4), image))
-        file = folder / "images.csv"
-        lines = [(image, str(score)) for score, image in sorted(scores)]
-        write_output(file, text_table.render(["image", "mean_iou"], lines, "csv"))
-        print(f"per class: {table}; per image, the worst first: {file}")
+        print(f"per class: {table}")
 
 
 def class_iou(matrix: np.ndarray) -> np.ndarray:
@@ -159,11 +145,8 @@ def class_iou(matrix: np.ndarray) -> np.ndarray:
       matrix: the numbers of pixels by their class and the class that was found, [num_classes, num_classes].
     """
     right = np.diagonal(matrix)
-    return _divided(right, matrix.sum(axis=0) + matrix.sum(axis=1) - right)
-
-
-def _divided(numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
-    return np.where(others > 0, numbers / np.maximum(others, 1), np.nan)
+    either = matrix.sum(axis=0) + matrix.sum(axis=1) - right
+    return np.where(either > 0, right / np.maximum(either, 1), np.nan)
 
 
 @keras.saving.register_keras_serializable("lambdanet")
@@ -229,7 +212,7 @@ class MaskLoss(ClassLoss):
 class MaskIoU(keras.metrics.MeanIoU):
     """Keras's mean IoU of logits, without pixels of 255 and images of weight 0.
 
-    Classes that are in no pixel and are found in none are left out. On JAX it counts 2**31 pixels at most.
+    Classes that are in no pixel and are found in none are left out. It counts 2**31 pixels of a kind at most.
 
     Args:
       num_classes: the number of classes.
@@ -238,7 +221,11 @@ class MaskIoU(keras.metrics.MeanIoU):
 
     def __init__(self, num_classes: int, name: str = "mean_iou", dtype: Any = None):
         super().__init__(
-            num_classes, name, dtype, ignore_class=IGNORED, sparse_y_pred=False
+            num_classes,
+            name,
+            dtype or "int32",
+            ignore_class=IGNORED,
+            sparse_y_pred=False,
         )
 
     def update_state(

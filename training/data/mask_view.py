@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The windows of pictures and masks in the task `segmentation`, for each `augmentation` of a recipe.
+
+Pictures keep their size; training reads windows of them. One transformation makes a window: crop, flip, scale
+and rotation. The picture is interpolated, and of its mask the nearest pixel is taken. Outside of the picture,
+the window is black and has no class.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from lambdanet.training.data.augment import MAX_TURN, MAX_ZOOM, warp
+from lambdanet.training.data.class_names import IGNORED
+
+
+class Limits(NamedTuple):
+    """The random changes of an augmentation.
+
+    Attributes:
+      scale: the largest factor by which the picture becomes larger or smaller.
+      turn: the largest angle, in radians.
+      moves: 1 for a window at a random place, 0 for the central one.
+      flips: whether half of the windows are flipped.
+    """
+
+    scale: float = 1.0
+    turn: float = 0.0
+    moves: int = 0
+    flips: bool = False
+
+
+AUGMENTATIONS = {
+    "none": Limits(),
+    "flip": Limits(flips=True),
+    "padded_crop_flip": Limits(moves=1, flips=True),
+    "crop_flip": Limits(2.0, moves=1, flips=True),
+    "affine": Limits(1 + MAX_ZOOM, MAX_TURN, moves=1),
+}
+
+
+def window(
+    pixels: tf.Tensor, mask: tf.Tensor, size: int, augmentation: str, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a window of a picture and of its mask, uint8 [size, size, c] and [size, size].
+
+    Args:
+      pixels: the picture, uint8 [h, w, c].
+      mask: its mask, uint8 [h, w].
+      size: the side of the window, in pixels.
+      augmentation: a key of `AUGMENTATIONS`.
+      seed: int64 [2]; the same seed gives the same window.
+
+    Raises:
+      tf.errors.InvalidArgumentError: the mask has another size than the picture.
+    """
+    tf.debugging.assert_equal(tf.shape(pixels)[:2], tf.shape(mask))
+    limits = AUGMENTATIONS[augmentation]
+    zoom, turn, mirror, *place = tf.unstack(
+        tf.random.stateless_uniform([5], seed, -1.0, 1.0)
+    )
+    scale = limits.scale**zoom
+    sign = tf.where(limits.flips & (mirror < 0), -1.0, 1.0)
+    cosine = tf.cos(limits.turn * turn) / scale
+    sine = tf.sin(limits.turn * turn) / scale
+    sides = tf.cast(tf.shape(mask)[::-1], tf.float32)  # width and height
+    free = tf.maximum(sides - size / scale, 0.0)
+    # Of whole pixels, so that a window without a scale is not interpolated.
+    shift = tf.round((sides - size + limits.moves * free * tf.stack(place)) / 2)
+    center = (size - 1) / 2
+
+    def read(image: tf.Tensor, interpolation: str) -> tf.Tensor:
+        return warp(
+            image,
+            ((sign * cosine, -sine), (sign * sine, cosine)),
+            (center, center),
+            tf.unstack(shift),
+            interpolation,
+            size=size,
+        )
+
+    picture = read(tf.cast(pixels, tf.float32), "BILINEAR")
+    # Pixels without a class are 0, as those outside.
+    classes = read(IGNORED - mask[..., tf.newaxis], "NEAREST")
+    return tf.cast(picture + 0.5, tf.uint8), IGNORED - classes[..., 0]
