@@ -56,7 +56,7 @@ TORCH_BACKEND = $(shell $(BIN)/python -c "import urllib.request; urllib.request.
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
 # What is tested on JAX too, and on PyTorch.
 ON_JAX := tests/ops/chunks_on_devices_test.py tests/training/train_test.py tests/training/trained_export_test.py \
-	tests/training/data/bad_records_test.py tests/training/tasks/multilabel_test.py $(patsubst %,tests/training/run/%_test.py,callbacks checkpoints freezing \
+	tests/training/data/bad_records_test.py tests/training/tasks/multilabel_test.py tests/training/tasks/segmentation_test.py $(patsubst %,tests/training/run/%_test.py,callbacks checkpoints freezing \
 	interrupted_runs train_step)
 REST_ON_JAX := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/benchmarks/contenders_test.py tests/explain/networks_test.py tests/explain/outputs_test.py \
 	$(patsubst %,tests/training/run/%_test.py,devices losses multi_worker optimizers)

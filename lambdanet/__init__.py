@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.models.classifier import class_names as class_names
     from lambdanet.models.classifier import decode_predictions as decode_predictions
     from lambdanet.models.classifier import replace_classifier as replace_classifier
+    from lambdanet.models.deeplab import create_deeplab as create_deeplab
     from lambdanet.models.inference import for_inference as for_inference
     from lambdanet.models.inflate import inflate as inflate
     from lambdanet.models.names import list_models as list_models
@@ -86,6 +87,7 @@ _EXPORTS = {
         "decode_predictions",
         "replace_classifier",
     ),
+    "lambdanet.models.deeplab": ("create_deeplab",),
     "lambdanet.models.inference": ("for_inference",),
     "lambdanet.models.inflate": ("inflate",),
     "lambdanet.models.names": ("list_models",),

@@ -78,11 +78,11 @@ def prepare_in_groups(
             # Made only where it is read.
             others = tf.data.Dataset.from_tensors((keys,)).flat_map(fallback)
             candidates.append(_prepare_valid(others, prepare, size, size))
-        empty = tuple(
-            tf.zeros([0, *[side or 0 for side in spec.shape[1:]]], spec.dtype)
-            for spec in valid.element_spec
-        )
-        candidates.append(tf.data.Dataset.from_tensors(empty))
+        empty = []
+        for spec in valid.element_spec:
+            sides = [side or 0 for side in spec.shape[1:]]
+            empty.append(tf.zeros([0, *sides], spec.dtype))
+        candidates.append(tf.data.Dataset.from_tensors(tuple(empty)))
         # Each candidate has one element, or none where all of its examples fail.
         first = functools.reduce(tf.data.Dataset.concatenate, candidates).take(1)
         return first.map(

@@ -118,7 +118,7 @@ class Segmentation(Task):
         values = {
             "examples": examples,
             "mean_iou": float(np.nanmean(class_iou(total))),
-            "loss": loss / total.sum(),
+            "loss": float(loss / total.sum()),
         }
         text = (
             f"{examples} images, mean IoU {100 * values['mean_iou']:.2f} %, "
@@ -233,10 +233,17 @@ class MaskIoU(keras.metrics.MeanIoU):
     ) -> None:
         """Counts masks [b, h, w] and logits [b, h, w, num_classes]."""
         labels = ops.cast(y_true, "int32")
+        found = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        is_counted = ops.not_equal(labels, IGNORED)
         if sample_weight is not None:
-            is_counted = ops.reshape(ops.greater(sample_weight, 0), [-1, 1, 1])
-            labels = ops.where(is_counted, labels, IGNORED)
-        super().update_state(labels, y_pred)
+            has_weight = ops.reshape(ops.greater(sample_weight, 0), [-1, 1, 1])
+            is_counted = ops.logical_and(is_counted, has_weight)
+        # Others are counted behind the last cell.
+        count = self.num_classes**2
+        cells = ops.where(is_counted, self.num_classes * labels + found, count)
+        cells = ops.reshape(cells, [-1])
+        counts = ops.segment_sum(ops.ones_like(cells), cells, count + 1)[:count]
+        self.total_cm.assign_add(ops.reshape(counts, self.total_cm.shape))
 
     def get_config(self) -> dict[str, Any]:
         return {"num_classes": self.num_classes, "name": self.name, "dtype": self.dtype}

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masks: what is read, their windows, loss and metric, and a run up to its predictions."""
+
+import csv
+import dataclasses
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from refusals import refused
+from training_runs import SHORT, act_at, assert_same_run, send_sigterm
+
+from lambdanet.errors import Preempted
+from lambdanet.training.data import mask_view
+from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.evaluate import evaluate
+from lambdanet.training.tasks.segmentation import MaskIoU, MaskLoss
+from lambdanet.training.train import train
+
+pytestmark = pytest.mark.usefixtures("two_blocks")
+
+COLORS = np.array([[40, 40, 40], [220, 30, 30], [30, 220, 30], [30, 30, 220]], np.uint8)
+NAMES = ["background", "red", "green", "blue"]
+RANDOM = np.random.default_rng(0)
+RECIPE = dataclasses.replace(
+    SHORT,
+    task="segmentation",
+    model_options={"filters": 8, "low_level_filters": 4, "dilation_rates": (1,)},
+    dataset="folder",
+    num_classes=0,
+    mean=(0.5,) * 3,
+    std=(0.25,) * 3,
+    train_split="train",
+    eval_split="validation",
+    held_out_split="validation",
+    augmentation="crop_flip",
+    loss="cross_entropy_dice",
+    class_weights="balanced",
+    label_smoothing=0.0,
+    learning_rate=0.02,
+    global_batch_size=8,
+)
+
+
+def draw_mask(height, width):
+    """Returns rectangles of all classes, with a frame that is ignored."""
+    mask = np.zeros([height, width], np.uint8)
+    for number in (1, 2, 3):
+        top, left = RANDOM.integers(0, [height - 8, width - 8])
+        mask[top : top + 8, left : left + 8] = number
+    mask[0] = 255
+    return mask
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Pictures of two sizes, 32 and 12 of them, of which each class has a color; masks have a palette."""
+    root = tmp_path_factory.mktemp("pictures")
+    for split, count in (("train", 32), ("validation", 12)):
+        for folder in ("images", "masks"):
+            (root / split / folder).mkdir(parents=True)
+        for number in range(count):
+            mask = draw_mask(24, 20 + 8 * (number % 2))
+            picture = Image.fromarray(COLORS[mask % 255])
+            picture.save(root / split / "images" / f"{number}.png")
+            palette = Image.fromarray(mask)
+            palette.putpalette(list(range(256)) * 3)
+            palette.save(root / split / "masks" / f"{number}.png")
+    (root / "classes.txt").write_text("\n".join(NAMES) + "\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(pictures, tmp_path_factory):
+    path = tmp_path_factory.mktemp("run")
+    train(RECIPE, path, str(pictures))
+    return path
+
+
+def read_mask(path):
+    return np.asarray(Image.open(path))
+
+
+@pytest.mark.parametrize("augmentation", mask_view.AUGMENTATIONS)
+def test_mask_goes_where_its_picture_goes(augmentation):
+    """The colors of pixels are those of their classes, but where two are interpolated."""
+    mask = draw_mask(50, 40)
+    flipped = False
+    for seed in range(12):
+        picture, labels = mask_view.window(
+            COLORS[mask % 255], mask, 32, augmentation, tf.constant([0, seed], tf.int64)
+        )
+        known = labels.numpy() != 255
+        expected = COLORS[labels.numpy()[known]].astype(int)
+        near = abs(picture.numpy()[known] - expected).max(-1) <= 1
+        central = augmentation in ("none", "flip")
+        assert near.mean() == 1 if central else near.mean() > 0.75
+        flipped |= not np.array_equal(labels, mask[9:41, 4:36])
+    assert flipped == (augmentation != "none")
+
+
+def test_whole_pictures_and_held_out_ones(pictures, tmp_path, capsys):
+    for folder in ("images", "masks"):
+        shutil.copytree(pictures / "train" / folder, tmp_path / folder)
+    shutil.copy(pictures / "classes.txt", tmp_path)
+    dataset = Dataset.open(RECIPE, str(tmp_path))
+    dataset.check()
+    assert "no folder 'validation'" in capsys.readouterr().out
+    assert [dataset.num_examples(split) for split in ("train", "validation")] == [26, 6]
+    shapes = set()
+    for name, (images, labels) in zip(
+        dataset.source.held_out, dataset.eval(whole=True), strict=True
+    ):
+        shapes.add(images.shape[1:3])
+        expected = read_mask(tmp_path / name.replace("images", "masks"))
+        np.testing.assert_array_equal(labels[0], expected)
+    assert shapes == {(24, 20), (24, 28)}
+    counts = np.bincount(
+        np.concatenate(
+            [
+                read_mask(tmp_path / "masks" / f"{number}.png").reshape(-1)
+                for number in range(32)
+                if f"images/{number}.png" not in dataset.source.held_out
+            ]
+        ),
+        minlength=256,
+    )[:4]
+    np.testing.assert_allclose(dataset.class_weights, counts.sum() / (4 * counts))
+
+
+def test_table_of_masks(pictures, tmp_path):
+    rows = [
+        f"{split}/images/{number}.png,{split}/masks/{number}.png,{split}"
+        for split in ("train", "validation")
+        for number in range(12)
+    ]
+    table = tmp_path / "masks.csv"
+    table.write_text("\n".join(["file,mask,split", *rows]))
+    recipe = dataclasses.replace(RECIPE, labels=str(table))
+    dataset = Dataset.open(recipe, str(pictures))
+    dataset.check()
+    ((_, labels), *_) = dataset.eval(whole=True)
+    np.testing.assert_array_equal(
+        labels[0], read_mask(pictures / "validation/masks/0.png")
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (
+            "larger",
+            r"mask '.*0.png' must be \(24, 20\), as of its picture, got \(24, 21",
+        ),
+        ("class", "pixels of mask '.*' must be from 0 to 3, .* got 4"),
+        ("rgb", "mask '.*' must be a PNG of numbers, .* got \\('PNG', 'RGB'"),
+        ("binary", "masks of 'validation' must be numbers of classes; 255 is ignored"),
+        ("missing", "mask of '.*0.png' must be the file '.*masks/0.png', got 'none'"),
+        ("names", "classes.txt"),
+    ],
+)
+def test_mistakes(kind, message, pictures, tmp_path):
+    root = tmp_path / "pictures"
+    shutil.copytree(pictures, root)
+    masks = sorted((root / "validation" / "masks").iterdir())
+    mask = read_mask(masks[0])
+    others = {
+        "larger": np.pad(mask, [(0, 0), (0, 1)]),
+        "class": np.where(mask == 3, 4, mask),
+        "rgb": np.stack([mask] * 3, -1),
+    }
+    if kind in others:
+        Image.fromarray(others[kind].astype(np.uint8)).save(masks[0])
+    elif kind == "binary":
+        for file in masks:
+            Image.fromarray(255 * (read_mask(file) > 0).astype(np.uint8)).save(file)
+    elif kind == "missing":
+        masks[0].unlink()
+    else:
+        (root / "classes.txt").unlink()
+    with refused(message):
+        Dataset.open(RECIPE, str(root)).check()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("mixup_alpha", 1.0), ("loss", "binary_cross_entropy"), ("task", "multilabel")],
+)
+def test_fields_of_other_tasks_are_rejected(field, value):
+    with refused("must be"):
+        dataclasses.replace(RECIPE, **{field: value})
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "dice", "cross_entropy_dice"])
+def test_loss_is_that_of_a_loop_over_pixels(loss):
+    labels = RANDOM.integers(0, 3, [3, 4, 5])
+    labels[0, :2] = 255
+    labels[2] = 255
+    logits = RANDOM.normal(size=[3, 4, 5, 3]).astype(np.float32)
+    weights = np.array([1.0, 2.0, 0.5])
+    function = MaskLoss(0.1, weights, loss, reduction=None)
+    found = keras.ops.convert_to_numpy(function(labels, logits))
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    for picture, total in enumerate(found):
+        known = labels[picture] != 255
+        classes = labels[picture][known]
+        targets = np.eye(3)[classes]
+        scores = p[picture][known]
+        expected = 0
+        if "cross" in loss and known.any():
+            smooth = 0.9 * targets + 0.1 / 3
+            losses = -np.sum(smooth * np.log(scores), -1) * weights[classes]
+            expected += losses.mean()
+        if "dice" in loss:
+            common = 2 * np.sum(scores * targets, 0) + 1
+            expected += np.mean(
+                weights * (1 - common / (np.sum(scores + targets, 0) + 1))
+            )
+        assert total == pytest.approx(expected, abs=1e-5)
+    assert found[2] == 0
+    assert MaskLoss.from_config(function.get_config()).get_config()["loss"] == loss
+
+
+def test_iou_is_that_of_a_confusion_matrix():
+    labels = RANDOM.integers(0, 3, [6, 4, 5])
+    labels[:, 0] = 255
+    logits = RANDOM.normal(size=[6, 4, 5, 4]).astype(np.float32)
+    metric = MaskIoU(4)
+    weights = np.array([1.5, 1.5, 0.0])
+    for part in np.split(np.arange(6), 2):
+        metric.update_state(labels[part], logits[part], sample_weight=weights)
+    kept = np.array([0, 1, 3, 4])
+    found = logits[kept].argmax(-1)
+    scores = []
+    for number in range(4):
+        a = (labels[kept] == number) & (labels[kept] != 255)
+        b = (found == number) & (labels[kept] != 255)
+        scores.append(np.sum(a & b) / np.sum(a | b))
+    assert float(metric.result()) == pytest.approx(np.mean(scores))
+
+
+@pytest.mark.slow
+def test_stopped_run_resumes_to_same_weights(run, pictures, tmp_path, monkeypatch):
+    for event, steps in (("on_train_batch_end", [2]), ("on_test_batch_end", [8])):
+        with monkeypatch.context() as patch, pytest.raises(Preempted):
+            act_at(patch, steps, send_sigterm, event)
+            train(RECIPE, tmp_path, str(pictures))
+    train(RECIPE, tmp_path, str(pictures))
+    assert_same_run(tmp_path, run)
+
+
+ON_TENSORFLOW = pytest.mark.skipif(
+    keras.config.backend() == "jax", reason="exports need TensorFlow"
+)
+
+
+@pytest.fixture(scope="module")
+def served(run, tmp_path_factory):
+    from lambdanet.training.serving.export import export
+
+    return export(run, tmp_path_factory.mktemp("served") / "model")
+
+
+@ON_TENSORFLOW
+@pytest.mark.slow
+def test_evaluation_export_and_prediction_agree(run, served, pictures, tmp_path):
+    from lambdanet.training.serving import export_runtimes
+    from lambdanet.training.serving.predict import predict
+
+    result = evaluate(run, out=tmp_path)
+    images = pictures / "validation" / "images"
+    predict(served, images, out=tmp_path / "found")
+    matrix = np.zeros([4, 4])
+    for file in sorted((pictures / "validation" / "masks").iterdir()):
+        mask = read_mask(file)
+        found = read_mask(tmp_path / "found" / f"{file.stem}_mask.png")
+        known = mask != 255
+        np.add.at(matrix, (mask[known], found[known]), 1)
+    right = np.diagonal(matrix)
+    scores = right / (matrix.sum(0) + matrix.sum(1) - right)
+    assert result["mean_iou"] == pytest.approx(np.mean(scores))
+    with (tmp_path / "classes.csv").open() as table:
+        written = [float(row["iou"]) for row in csv.DictReader(table)]
+    np.testing.assert_allclose(written, scores)
+    assert len(list((tmp_path / "found").glob("*_overlay.png"))) == 12
+    # A window that is larger than the pictures.
+    assert evaluate(run, window=128) == pytest.approx(result)
+    (shares,) = predict(served, images / "0.png", window=64, overlap=32)
+    assert sum(share for _, share in shares["top"]) == pytest.approx(1)
+    parity = export_runtimes.export(run, tmp_path / "lite", format="litert")
+    assert parity.num_images == 8 * 16 * 16
+    assert parity.num_equal == parity.num_images
+
+
+@ON_TENSORFLOW
+def test_masks_and_windows_are_refused_elsewhere(run, served, pictures, color_teacher):
+    from lambdanet.explain.pictures import Explainer
+    from lambdanet.training.serving.exported_model import load_classifier
+    from lambdanet.training.serving.predict import predict
+    from lambdanet.training.serving.trained_weights import load_run
+
+    image = pictures / "train" / "images" / "0.png"
+    with refused("the network must be a classifier of pictures"):
+        Explainer(load_run(run))
+    with refused("it finds masks"):
+        load_classifier(served)
+    with refused("window must be left out, unless for masks, got 8"):
+        predict(color_teacher, image, window=8)
+    with refused("out must be a folder, for masks"):
+        predict(served, image, out="found.csv")
