@@ -3,7 +3,7 @@
 #
 #   make demo    train on handwritten digits, evaluate, export, predict
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
-#   make demo-segmentation   a DeepLabV3+ on these shapes, with lambda layers and with convolutions
+#   make demo-segmentation   the same with a network that finds the class of each pixel, of its tutorial
 #   make test    layers, models, weights, training, export and commands: test-tensorflow and test-jax
 #   make test-rest   the tests that need more: PyTorch and timm, TF Model Garden on tf_keras, Beam, the TPU compiler, the
 #                documentation or a browser
@@ -67,7 +67,7 @@ FUZZ_MORE := $(patsubst %,tests/%_test.py,layers/padding models/fuzz_streams ops
 PYTEST = $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(COVERAGE)
 DETECTION := $(BIN)/python -m lambdanet.detection
 SHAPES := $(DETECTION).shapes --out=demo/shapes
-SEGMENTATION := $(BIN)/python -m benchmarks.segmentation --out=demo/segmentation
+SEGMENTATION := $(CURDIR)/docs/tutorials/segment_pictures.md
 SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mode=train \
 	--model_dir=demo/shapes_run --config_file=demo/shapes/config.yaml
 SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
@@ -113,10 +113,13 @@ demo-detection: $(VENV)/detection.stamp
 		demo/shapes/val/00000[1-9].jpg
 	@echo "$$WHAT_NOW_DETECTION"
 
-# Does nothing where its folder exists.
+# The program and the commands of its tutorial, but for the installation and the reader's own pictures. A run goes on.
 demo-segmentation: $(VENV)/demo.stamp
-	@mkdir -p demo
-	@test -d demo/segmentation || { echo "$(SEGMENTATION)" && TF_CPP_MIN_LOG_LEVEL=3 $(SEGMENTATION); }
+	@mkdir -p demo/segmentation
+	@rm -rf demo/segmentation/shapes_model
+	@sed -n '/^```python$$/,/^```$$/{/^```/!p}' $(SEGMENTATION) > demo/segmentation/draw_shapes.py
+	@cd demo/segmentation && PATH="$(CURDIR)/$(BIN):$$PATH" TF_CPP_MIN_LOG_LEVEL=3 bash -euxc \
+		"$$(sed -n '/^```bash$$/,/^```$$/{/^```/!p}' $(SEGMENTATION) | grep -v 'pip install\|my_pictures')"
 
 # A process has one backend.
 ifdef TESTFLAGS

@@ -72,9 +72,7 @@ class Recipe:
     ] = ""
 
     # The data.
-    task: Annotated[str, v.TASKS, "what a label is: a class, several, or a mask"] = (
-        "classification"
-    )
+    task: Annotated[str, v.TASKS, "what is labeled"] = "classification"
     dataset: Annotated[
         str,
         v.TEXT,

@@ -3,7 +3,7 @@
 
 A task says how a label is read, which loss and metrics a run has, what its evaluation measures, and what the
 outputs of an export mean. The loop, the checkpoints and the sources know no task by name. A new one is a
-subclass of `Task` and its line in `TASKS` of configs/recipe_values.py. A step of training on JAX needs no
+subclass of `Task` and its line in `TASKS` of configs/recipe_values.py (docs/how-to/own_task.md). A step of training on JAX needs no
 TensorFlow, so tasks import it where they read data.
 """
 
@@ -123,5 +123,7 @@ class Task(Protocol):
 
 def task_of(recipe: Recipe) -> Task:
     """Returns the task of a recipe."""
-    task: type[Task] = pkgutil.resolve_name(TASKS[recipe.task])
+    task: Any = TASKS[recipe.task]
+    if isinstance(task, str):
+        task = pkgutil.resolve_name(task)
     return task(recipe)
