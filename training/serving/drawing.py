@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drawings of predictions: a picture beside the probabilities of its classes, and the files of drawings."""
 
+import colorsys
 import io
 import os
 from collections.abc import Sequence
@@ -106,16 +107,19 @@ def draw_prediction(
 
 
 def mask_image(mask: np.ndarray) -> Image.Image:
-    """Returns a mask, uint8 [h, w], as an image whose palette has a color for each class; class 0 is black."""
-    colors = np.random.default_rng(0).integers(64, 256, [256, 3])
-    colors[0] = 0
+    """Returns a mask, uint8 [h, w], as an image with a palette: a color for each class, black for class 0."""
+    palette = [0, 0, 0]
+    for number in range(1, 256):
+        # By the golden ratio, the hues of the first classes differ most.
+        color = colorsys.hsv_to_rgb(0.618 * number % 1, 1, 1)
+        palette += [round(255 * value) for value in color]
     image = Image.fromarray(mask)
-    image.putpalette(colors.reshape(-1).tolist())
+    image.putpalette(palette)
     return image
 
 
 def draw_mask(image: np.ndarray, mask: np.ndarray) -> Image.Image:
-    """Draws an image, uint8 RGB [h, w, 3], under the half transparent colors of a mask but those of class 0."""
+    """Draws an image, uint8 RGB [h, w, 3], under the half transparent colors of a mask; not of class 0."""
     picture = Image.fromarray(image)
     colored = Image.blend(picture, mask_image(mask).convert("RGB"), 0.5)
     return Image.composite(colored, picture, Image.fromarray(mask > 0))
