@@ -7,8 +7,8 @@
 
     lambdanet train --recipe=segment --data_dir=PICTURES --model_dir=DIR
 
-The pixels of a mask are the numbers of the lines of classes.txt, from 0 on; 255 is ignored. Pictures keep their
-size, and a step reads windows of them. A U-Net: --set=model=lambda_unet_2d. One GPU is enough.
+The pixels of a mask are the numbers of the lines of classes.txt, from 0 on; 255 is ignored. Pictures keep
+their size, and a step reads windows of them. A U-Net: --set=model=lambda_unet_2d. One GPU is enough.
 """
 
 from lambdanet.configs.recipe import Recipe

@@ -51,9 +51,8 @@ def evaluate(
       max_bad_records: the largest number of unreadable images, and of files that are no pictures, to name and
         leave out; None: 100 images, and a tenth of the files of each class.
       out: a folder for `classes.csv`, with precision and recall per class, `wrong.csv`, the images that are
-        classified wrongly, and `confusion.png`, the confusion matrix; for masks `classes.csv` has the IoU, and
-        `images.csv` that of each image. None: they are not written. Only files that `evaluate` wrote are
-        replaced.
+        classified wrongly, and `confusion.png`, the confusion matrix; for masks, `classes.csv` has the IoU.
+        None: they are not written. Only files that `evaluate` wrote are replaced.
       window: the side of overlapping windows, in pixels, in which large pictures are segmented; 0: whole.
       overlap: what neighboring windows share, as of `sliding_window`.
 

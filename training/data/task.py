@@ -3,8 +3,8 @@
 
 A task says how a label is read, which loss and metrics a run has, what its evaluation measures, and what the
 outputs of an export mean. The loop, the checkpoints and the sources know no task by name. A new one is a
-subclass of `Task` and its line in `TASKS` of configs/recipe_values.py (docs/how-to/own_task.md). A step of training on JAX needs no
-TensorFlow, so tasks import it where they read data.
+subclass of `Task` and its line in `TASKS` of configs/recipe_values.py: docs/how-to/own_task.md. A step of
+training on JAX needs no TensorFlow, so tasks import it where they read data.
 """
 
 import pkgutil

@@ -46,16 +46,16 @@ def predict(
 ) -> list[dict[str, Any]]:
     """Prints the top classes of each image, and draws them or writes them to a table.
 
-    Of a model for masks, the classes are printed with the fraction of the pixels that they have. An image that
-    cannot be read is reported and skipped.
+    Of a model for masks, the classes are printed with the fraction of the pixels that they have. An image
+    that cannot be read is reported and skipped.
 
     Args:
       saved_model: a folder written by `lambdanet export`.
       images: image files in any format that Pillow reads, and folders of them.
       out: a folder for the drawn predictions, `NAME_prediction.png`; or a file to write instead of printing:
-        .csv (a row per image and class) or .jsonl (a line per image); default: none. Replaces only its own. For
-        masks a folder for `NAME_mask.png`, with the numbers of the classes as a palette, and `NAME_overlay.png`,
-        the image under their colors.
+        .csv (a row per image and class) or .jsonl (a line per image); default: none. Replaces only its own.
+        For masks, a folder for `NAME_mask.png`, with the numbers of the classes, and `NAME_overlay.png`, the
+        image under their colors.
       top: the number of classes per image, at most all of them.
       window, overlap: the windows in which large images are read, for masks, as of `evaluate`.
 

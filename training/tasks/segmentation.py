@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A class for each pixel: the task `segmentation`.
 
-A label is the mask of an image, uint8 [h, w]; pixels of 255 have no class, and count in no loss and no metric.
+A label is the mask of an image, uint8 [h, w]. Pixels of 255 have no class, and count in no loss and no metric.
 """
 
 from collections.abc import Iterable
