@@ -138,17 +138,14 @@ def predict(
 
 
 def find_mask(
-    segmenter: ExportedModel,
-    image: np.ndarray,
-    window: int,
-    overlap: int,
+    segmenter: ExportedModel, image: np.ndarray, window: int, overlap: int
 ) -> np.ndarray:
     """Returns the classes of the pixels of an image, uint8 [h, w].
 
     Args:
       segmenter: an exported model for masks.
       image: uint8 RGB [h, w, 3].
-      window, overlap: the windows in which it is read, as of `sliding_window`; with a window of 0 it is whole.
+      window, overlap: the windows in which it is read, as of `sliding_window`; 0: it is whole.
     """
     serve = segmenter.signatures["serving_default"]
     if not window:

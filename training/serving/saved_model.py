@@ -217,8 +217,8 @@ class ClassifierModule(ServingModule):
 class SegmenterModule(ClassifierModule):
     """A network for masks that takes raw pictures, as they are, and returns the classes of their pixels.
 
-    Its model is for normalized images of any size, [b, h, w, c] -> logits [b, h, w, num_classes]. The arguments
-    and signatures are those of `ClassifierModule`; pictures of a batch have one size.
+    Its model is for normalized images of any size, [b, h, w, c] -> logits [b, h, w, num_classes]. The
+    arguments and signatures are those of `ClassifierModule`; pictures of a batch have one size.
     """
 
     any_size = True

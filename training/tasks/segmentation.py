@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A class for each pixel: the task `segmentation`.
 
-A label is the mask of an image, uint8 [h, w]. Pixels of 255 have no class, and count in no loss and no metric.
+A label is the mask of an image, uint8 [h, w]. Pixels of 255 have no class, and count in no loss and metric.
 """
 
 from collections.abc import Iterable
@@ -154,8 +154,8 @@ class MaskLoss(ClassLoss):
     """The mean over the known pixels of an image of the softmax cross entropy, the Dice loss, or their sum.
 
     The Dice loss (Milletari et al. 2016, without squares) is the mean over the classes of
-    1 - (2 sum p t + 1) / (sum p + sum t + 1), for probabilities p and targets t in the known pixels of an image.
-    An image without known pixels has a loss of 0.
+    1 - (2 sum p t + 1) / (sum p + sum t + 1), for probabilities p and targets t in the known pixels of an
+    image. An image without known pixels has a loss of 0.
 
     Args:
       label_smoothing: s, at least 0 and below 1, of the cross entropy.
