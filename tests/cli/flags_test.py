@@ -53,7 +53,6 @@ python -m benchmarks.layers: maps scopes passes contenders repeats max_seconds d
     peers_python out
 python -m benchmarks.models: * passes batch_size repeats max_seconds dtype threads peers peers_python out
 python -m benchmarks.rates: maps repeats out
-python -m benchmarks.segmentation: out train val epochs batch_size seed
 python -m benchmarks.tables: * format
 python -m benchmarks.tpu_speeds: table rows format=csv
 python -m benchmarks.tpu_speeds: rows format=csv chips
@@ -73,7 +72,7 @@ python -m lambdanet.detection.train: experiment mode=eval model_dir enable_async
 python -m benchmarks.layers: peers_python
 python -m benchmarks.models: * peers_python
 """
-BENCHMARKS = "layers models rates segmentation tables tpu_speeds device.__main__"
+BENCHMARKS = "layers models rates tables tpu_speeds device.__main__"
 MODULES = [f"lambdanet.detection.{name}" for name in DETECTION]
 MODULES += [f"benchmarks.{name}" for name in BENCHMARKS.split()]
 COMMANDS = [importlib.import_module(module).COMMAND for module in MODULES]

@@ -50,11 +50,7 @@ def window(
       size: the side of the window, in pixels.
       augmentation: a key of `AUGMENTATIONS`.
       seed: int64 [2]; the same seed gives the same window.
-
-    Raises:
-      tf.errors.InvalidArgumentError: the mask has another size than the picture.
     """
-    tf.debugging.assert_equal(tf.shape(pixels)[:2], tf.shape(mask))
     limits = AUGMENTATIONS[augmentation]
     zoom, turn, mirror, *place = tf.unstack(
         tf.random.stateless_uniform([5], seed, -1.0, 1.0)

@@ -57,10 +57,8 @@ class Segmentation(Task):
         from lambdanet.training.data import mask_view, preprocess
 
         recipe = self.recipe
-        pixels = source.image(example).pixels()
-        mask = self.read(source, example)
         picture, labels = mask_view.window(
-            pixels, mask, recipe.training_size, recipe.augmentation, seed
+            *source.pair(example), recipe.training_size, recipe.augmentation, seed
         )
         return preprocess.change_pixels(picture, recipe, seed), labels
 
@@ -70,8 +68,7 @@ class Segmentation(Task):
         from lambdanet.training.data import mask_view, preprocess
 
         recipe = self.recipe
-        picture = source.image(example).pixels()
-        labels = self.read(source, example)
+        picture, labels = source.pair(example)
         if not whole:
             picture, labels = mask_view.window(
                 picture, labels, recipe.input_size, "none", (0, 0)
