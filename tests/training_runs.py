@@ -82,6 +82,18 @@ def write_run(
     return model
 
 
+def run_exported(folder: Path, images: np.ndarray, format: str = "litert"):
+    """Returns the outputs of an exported model for pictures."""
+    # Here, as it needs TensorFlow.
+    from lambdanet.training.serving import export_runtimes, exported_model
+
+    if format == "saved_model":
+        loaded = exported_model.load_classifier(folder)
+        return loaded.signatures["serving_default"](images=images)
+    chosen = export_runtimes.FORMATS[format]
+    return chosen.load((folder / chosen.file).read_bytes())(images)
+
+
 def assert_same_run(left: Path, right: Path) -> None:
     """Asserts that two runs have the same trained weights and the same history, except for its times."""
     assert_equal_arrays(weights(left), weights(right))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Per-class results of a classifier: a table, and a picture of the confusion matrix."""
+"""Per-class results of a classifier, and pictures of its confusion matrix and of its confidence."""
 
 import io
 import warnings
@@ -10,8 +10,10 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from sklearn import metrics
+from sklearn.calibration import CalibrationDisplay
 
 from lambdanet.backend.tensors import ceil_div
+from lambdanet.training.calibration import NUM_BINS
 
 MAX_CLASSES_WITH_NUMBERS = 30
 MAX_CLASSES_WITH_NAMES = 100
@@ -105,7 +107,37 @@ def draw(
     axes.set_yticks(places, texts, fontsize=size)
     axes.set_xlabel("predicted class", fontsize=14)
     axes.set_ylabel("class", fontsize=14)
-    axes.set_title(title, fontsize=14)
+    axes.set_title(title, fontsize=11)
+    return _png(figure)
+
+
+def draw_reliability(
+    confidences: np.ndarray, is_correct: np.ndarray, title: str
+) -> bytes:
+    """Draws a reliability diagram: the accuracy of images by confidence, and where the images are.
+
+    Args:
+      confidences, is_correct: as in `calibration.expected_calibration_error`, with its bins.
+      title: the title of the picture.
+
+    Returns:
+      The bytes of a PNG file.
+    """
+    figure = Figure(figsize=(8, 8))
+    axes = figure.add_subplot()
+    CalibrationDisplay.from_predictions(
+        is_correct, confidences, n_bins=NUM_BINS, ax=axes
+    )
+    axes.set(xlabel="confidence", ylabel="accuracy")
+    axes.set_title(title, fontsize=9)
+    axes.legend(loc="upper left")
+    counts = axes.twinx()
+    counts.hist(confidences, NUM_BINS, range=(0, 1), alpha=0.3)
+    counts.set_ylabel("images")
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
         # An emoji in a class's name.

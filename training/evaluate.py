@@ -11,10 +11,13 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from lambdanet import which_keras
+from lambdanet.backend import keras
+from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import writable_dir
 from lambdanet.models.inference import for_inference
 from lambdanet.models.sliding_window import sliding_window
+from lambdanet.training import calibration
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run.devices import create_devices
@@ -36,6 +39,7 @@ def evaluate(
     out: str | Path | None = None,
     window: int = 0,
     overlap: int = 64,
+    flip: bool = False,
 ) -> dict[str, Any]:
     """Evaluates the model in a model_dir, and prints the result on one line.
 
@@ -51,15 +55,17 @@ def evaluate(
       max_bad_records: the largest number of unreadable images, and of files that are no pictures, to name and
         leave out; None: 100 images, and a tenth of the files of each class.
       out: a folder for `classes.csv`, with precision and recall per class, `wrong.csv`, the images that are
-        classified wrongly, and `confusion.png`, the confusion matrix; for masks, `classes.csv` has the IoU.
-        None: they are not written. Only files that `evaluate` wrote are replaced.
+        classified wrongly, `confusion.png`, the confusion matrix, and `reliability.png`, the accuracy by
+        confidence; for masks, `classes.csv` has the IoU. None: they are not written. Only files that
+        `evaluate` wrote are replaced.
       window: the side of overlapping windows, in pixels, in which large pictures are segmented; 0: whole.
       overlap: what neighboring windows share, as of `sliding_window`.
+      flip: whether the logits are the means of those of a picture and of its mirror image.
 
     Returns:
-      A dict of `dataset`, `split`, `examples`, `loss`, and the measures of the task, all in 0..1: `top_1` and
-      `top_5` (1 with five classes or fewer), `average_precision` and `thresholds`, or `mean_iou` and
-      `pixel_accuracy`.
+      A dict of `dataset`, `split`, `examples`, `loss`, and the measures of the task, all in 0..1: `top_1`,
+      `top_5` (1 with five classes or fewer) and `calibration_error`, the expected calibration error;
+      `average_precision` and `thresholds`; or `mean_iou` and `pixel_accuracy`.
 
     Raises:
       InputError: there is no trained model in `model_dir`, there is no such split or `data_dir`, the data
@@ -69,20 +75,10 @@ def evaluate(
       >>> evaluate("runs/digits")["top_1"]
       0.98
     """
-    data_dir = find_data_dir(model_dir, data_dir)
     # On JAX, TensorFlow leaves the GPU to it.
     create_devices("one_device", global_batch_size=1)
     model, recipe = load_trained_model(model_dir)
-    classes = classes_of(model_dir)
-    dataset = Dataset.open(
-        recipe,
-        data_dir,
-        BadRecords(max_bad_records),
-        split,
-        classes,
-        some_classes=True,
-        held_out=read_record(model_dir).held_out,
-    )
+    dataset = open_split(model_dir, recipe, data_dir, split, max_bad_records)
     task = dataset.task
     network = for_inference(model)
     predict = network.predict_on_batch
@@ -90,6 +86,8 @@ def evaluate(
         if not task.any_size:
             raise invalid("window", f"left out with the task {recipe.task}", window)
         predict = partial(sliding_window, network, window=window, overlap=overlap)
+    if flip:
+        predict = partial(average_mirrors, predict)
     # Before the long part.
     folder = None if out is None else writable_dir(Path(out).expanduser(), task.FILES)
     with dataset.bad_records.as_input_errors():
@@ -99,11 +97,72 @@ def evaluate(
         pairs = outputs(predict, dataset.eval(whole=task.any_size), steps)
         found = task.measure(pairs, Path(model_dir).expanduser())
     result = {"dataset": recipe.dataset, "split": dataset.eval_split, **found.values}
-    line = f"{recipe.dataset} {dataset.eval_split}: {found.text}"
+    with_mirrors = " with mirror images" if flip else ""
+    line = f"{recipe.dataset} {dataset.eval_split}{with_mirrors}: {found.text}"
     print(line)
     if folder:
         task.write(folder, dataset, found, title=f"{recipe.model}, {line}")
     return result
+
+
+def average_mirrors(
+    predict: Callable[..., np.ndarray], images: np.ndarray
+) -> np.ndarray:
+    """Returns the means of the logits of images [b, h, w, c] and of their mirror images."""
+    mirrored = predict(images[:, :, ::-1])
+    if mirrored.ndim > 2:  # maps
+        mirrored = mirrored[:, :, ::-1]
+    return (predict(images) + mirrored) / 2
+
+
+def fit_temperature(
+    model: keras.Model, model_dir: str | Path, recipe: Recipe, data_dir: str | None
+) -> float:
+    """Fits a temperature on a run's `held_out_split`, or else its `eval_split`, and prints what it changes.
+
+    Args:
+      model: the model of the run.
+      model_dir: the folder of the run.
+      recipe: its recipe.
+      data_dir: as in `evaluate`.
+
+    Returns:
+      The number to divide logits by before the softmax.
+
+    Raises:
+      InputError: an image has not one class; or as `evaluate`, or as `calibration.fit_temperature`.
+    """
+    if recipe.task != "classification":
+        raise invalid("calibrate", f"False for the task {recipe.task!r}", True)
+    dataset = open_split(model_dir, recipe, data_dir, recipe.held_out_split or None)
+    with dataset.bad_records.as_input_errors():
+        network = for_inference(model)
+        pairs = outputs(network.predict_on_batch, dataset.eval(), dataset.eval_steps())
+        logits, labels = map(np.concatenate, zip(*pairs, strict=True))
+    temperature = calibration.fit_temperature(logits, labels)
+    for divisor in (1.0, temperature):
+        found = dataset.task.measure([(logits / divisor, labels)], Path())
+        print(f"{dataset.eval_split} with the temperature {divisor:.4g}: {found.text}")
+    return temperature
+
+
+def open_split(
+    model_dir: str | Path,
+    recipe: Recipe,
+    data_dir: str | None,
+    split: str | None = None,
+    max_bad_records: int | None = None,
+) -> Dataset:
+    """Opens the dataset of a run, in the order of its classes; arguments and errors as in `evaluate`."""
+    return Dataset.open(
+        recipe,
+        find_data_dir(model_dir, data_dir),
+        BadRecords(max_bad_records),
+        split,
+        classes_of(model_dir),
+        some_classes=True,
+        held_out=read_record(model_dir).held_out,
+    )
 
 
 def outputs(

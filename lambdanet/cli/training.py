@@ -206,6 +206,7 @@ def evaluate(
     out: Folder | None = None,
     window: Window = 0,
     overlap: Overlap = 64,
+    flip: bool = False,
 ) -> None:
     """Measures the accuracy of a trained model on a split of its dataset.
 
@@ -213,12 +214,15 @@ def evaluate(
       model_dir: folder of a run of `lambdanet train`.
       split: split of the dataset (default: the recipe's eval_split).
       out: folder for tables and drawings, such as classes.csv (default: none).
+      flip: average the logits of each picture and its mirror image.
     """
     use_backend(backend, BACKENDS)
 
     from lambdanet.training import evaluate
 
-    evaluate.evaluate(model_dir, data_dir, split, max_bad_records, out, window, overlap)
+    evaluate.evaluate(
+        model_dir, data_dir, split, max_bad_records, out, window, overlap, flip
+    )
 
 
 def export(
@@ -236,6 +240,11 @@ def export(
     any_size: Annotated[
         bool, "--format=litert or --format=litert_int8 or --format=onnx"
     ] = False,
+    batch_size: Annotated[
+        int | None,
+        "--format=litert or --format=litert_int8 or --format=litert_int8_full or --format=onnx",
+    ] = None,
+    calibrate: Annotated[bool, "--model_dir"] = False,
 ) -> None:
     """Writes a trained model as a SavedModel that takes raw pictures, or for LiteRT or ONNX.
 
@@ -251,6 +260,9 @@ def export(
       opset: for --format=onnx: the version of its operators, from 14 to 18 (default: 17).
       calibration: for --model and --format=litert_int8_full: folder of pictures such as the model is for.
       any_size: for litert, litert_int8 and onnx: take pictures of any size, if the network does.
+      batch_size: for litert, litert_int8, litert_int8_full and onnx: take this number of pictures at a time,
+        with fixed shapes throughout, as compilers for NPUs need (default: any number).
+      calibrate: divide the logits by a temperature that is fitted on the run's held-out or evaluation split.
     """
     check_known("format", format, FORMATS)
     if model:
@@ -266,10 +278,15 @@ def export(
     options = (
         {}
         if is_saved_model
-        else {"format": format, "opset": opset, "any_size": any_size}
+        else {
+            "format": format,
+            "opset": opset,
+            "any_size": any_size,
+            "batch_size": batch_size,
+        }
     )
     if model_dir:
-        exporter.export(model_dir, out, data_dir, **options)
+        exporter.export(model_dir, out, data_dir, calibrate=calibrate, **options)
     else:
         if calibration:
             options["calibration"] = calibration

@@ -24,10 +24,10 @@ lambdanet convert: *=lambda_resnet26t revision out class_map
 lambdanet recipe: * set
 lambdanet train: recipe model_dir data_dir max_bad_records backend distribute=tpu class_map tpu save_every \
     steps_per_execution accept_new_data callback deterministic set
-lambdanet evaluate: model_dir data_dir max_bad_records backend split out
-lambdanet export: out model_dir data_dir format=onnx opset any_size
-lambdanet export: out model weights class_names format=onnx opset any_size
-lambdanet export: out model weights class_names format=litert_int8_full calibration
+lambdanet evaluate: model_dir data_dir max_bad_records backend split out flip
+lambdanet export: out model_dir data_dir format=onnx opset any_size batch_size calibrate
+lambdanet export: out model weights class_names format=onnx opset any_size batch_size
+lambdanet export: out model weights class_names format=litert_int8_full calibration batch_size
 lambdanet explain: * out saved_model layers top
 lambdanet explain: * out model_dir layers top
 lambdanet explain: * out model weights layers top
@@ -65,6 +65,7 @@ lambdanet recipe: set
 lambdanet export: out
 lambdanet export: out model
 lambdanet export: out model_dir opset
+lambdanet export: out model_dir batch_size
 lambdanet export: out model_dir format=litert_int8_full any_size
 lambdanet export: out model weights format=litert calibration
 lambdanet predict-many: * saved_model out format=tfrecord top

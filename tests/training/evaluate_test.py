@@ -14,19 +14,19 @@ from helpers import ENGINES
 from PIL import Image
 from processes import run_code
 from refusals import refused
-from training_runs import write_run
+from training_runs import run_exported, write_run
 
 from lambdanet.configs import get_recipe
 from lambdanet.training.data import sources
-from lambdanet.training.evaluate import evaluate, outputs
+from lambdanet.training.evaluate import average_mirrors, evaluate, outputs
 from lambdanet.training.serving.export import export
 from lambdanet.training.tasks import classification
 
 pytestmark = pytest.mark.usefixtures("one_block")
 
 
-def measure(model, batches):
-    return classification.measure(outputs(model.predict_on_batch, batches)).values
+def measure(predict, batches):
+    return classification.measure(outputs(predict, batches)).values
 
 
 def summary(result, num_classes):
@@ -34,27 +34,25 @@ def summary(result, num_classes):
     return f"{result['dataset']} {result['split']}: {line}"
 
 
-def identity(num_classes):
-    """A model whose logits are its inputs."""
-    return keras.Sequential(
-        [keras.Input([num_classes]), keras.layers.Activation("linear")]
-    )
-
-
 def by_hand(logits, labels):
-    """top-1, top-5 and loss, one example after the other."""
+    """top-1, top-5, loss and calibration error, one example after the other."""
     top_1 = top_5 = loss = 0.0
+    bins = [0.0] * 15
     for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
         order = sorted(range(len(row)), key=lambda index: -row[index])
         top_1 += label == order[0]
         top_5 += label in order[:5]
-        loss += math.log(sum(math.exp(value) for value in row)) - row[label]
+        total = sum(math.exp(value) for value in row)
+        loss += math.log(total) - row[label]
+        confidence = math.exp(max(row)) / total
+        bins[int(15 * confidence)] += confidence - (label == order[0])
     count = len(labels)
     return {
         "examples": count,
         "top_1": top_1 / count,
         "top_5": top_5 / count,
         "loss": loss / count,
+        "calibration_error": sum(map(abs, bins)) / count,
     }
 
 
@@ -66,19 +64,24 @@ def test_every_example_counts_once(num_classes, batch_size):
     logits = random.normal(size=[30, num_classes]).astype(np.float32) * 3
     labels = random.integers(0, num_classes, [30])
     batches = tf.data.Dataset.from_tensor_slices((logits, labels)).batch(batch_size)
-    assert measure(identity(num_classes), batches) == pytest.approx(
-        by_hand(logits, labels), abs=1e-6
-    )
+    expected = by_hand(logits, labels)
+    assert measure(np.asarray, batches) == pytest.approx(expected, abs=1e-6)
 
 
 def test_constant_model_gets_no_credit():
     logits = np.zeros([100, 10], np.float32)
     labels = np.arange(100) % 10
     batches = tf.data.Dataset.from_tensor_slices((logits, labels)).batch(32)
-    expected = {"examples": 100, "top_1": 0.1, "top_5": 0.5, "loss": math.log(10)}
-    assert measure(identity(10), batches) == pytest.approx(expected, abs=1e-6)
+    expected = {
+        "examples": 100,
+        "top_1": 0.1,
+        "top_5": 0.5,
+        "loss": math.log(10),
+        "calibration_error": 0.0,  # all confidences are 0.1
+    }
+    assert measure(np.asarray, batches) == pytest.approx(expected, abs=1e-6)
     with refused("outputs that are not numbers"):
-        measure(identity(10), batches.map(lambda x, y: (x / 0.0, y)))
+        measure(np.asarray, batches.map(lambda x, y: (x / 0.0, y)))
 
 
 def test_loss_without_dropout_and_penalties():
@@ -96,17 +99,27 @@ def test_loss_without_dropout_and_penalties():
     logits = np.eye(3, dtype=np.float32)
     labels = np.arange(3)
     batches = tf.data.Dataset.from_tensor_slices((logits, labels)).batch(2)
-    assert measure(model, batches) == pytest.approx(by_hand(logits, labels), abs=1e-6)
+    expected = by_hand(logits, labels)
+    assert measure(model.predict_on_batch, batches) == pytest.approx(expected, abs=1e-6)
+
+
+def test_logits_of_mirror_images_are_averaged():
+    images = np.arange(6.0).reshape(1, 1, 6)
+    assert (average_mirrors(lambda x: x[:, 0], images) == 2.5).all()
+    assert (average_mirrors(np.negative, images) == -images).all()
 
 
 def test_summary_without_top_5_of_five_classes():
-    numbers = {"examples": 364, "top_1": 0.975, "top_5": 1.0, "loss": 0.25}
-    result = {"dataset": "digits", "split": "test", **numbers}
+    numbers = {"top_1": 0.975, "top_5": 1.0, "loss": 0.25, "calibration_error": 0.03}
+    result = {"dataset": "digits", "split": "test", "examples": 364, **numbers}
     assert (
-        summary(result, 10)
-        == "digits test: 364 images, top-1 97.50 %, top-5 100.00 %, loss 0.2500"
+        summary(result, 10) == "digits test: 364 images, top-1 97.50 %, "
+        "top-5 100.00 %, loss 0.2500, expected calibration error 3.00 %"
     )
-    assert summary(result, 5) == "digits test: 364 images, top-1 97.50 %, loss 0.2500"
+    assert (
+        summary(result, 5) == "digits test: 364 images, top-1 97.50 %, "
+        "loss 0.2500, expected calibration error 3.00 %"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +136,12 @@ def test_exported_model_has_accuracy_of_evaluate(run, data_dir, tmp_path, capsys
     assert capsys.readouterr().out.endswith(f"{summary(result, 10)}\n")
     assert (result["dataset"], result["split"]) == ("digits", "test")
 
-    served = tf.saved_model.load(export(run, tmp_path / "served"))
+    with refused("no temperature fits 355 images of which the model"):
+        export(run, tmp_path / "calibrated", calibrate=True)
+    export(run, tmp_path / "served")
     examples = sources.Digits(data_dir=data_dir).as_dataset(split="test", batch_size=-1)
     images = tf.repeat(examples["image"], 3, -1)
-    found = served.signatures["serving_default"](images=images)["probabilities"]
+    found = run_exported(tmp_path / "served", images, "saved_model")["probabilities"]
     expected = by_hand(np.log(found.numpy()), examples["label"].numpy())
     assert {key: result[key] for key in expected} == pytest.approx(expected, abs=1e-4)
 
@@ -150,6 +165,7 @@ def test_other_split_with_class_table(run, tmp_path, capsys):
     assert all("digits-train" in row["image"] for row in wrong)
     with Image.open(out / "confusion.png") as picture:
         assert picture.size == (1300, 1300)
+    assert (out / "reliability.png").exists()
     assert "confusion.png" in capsys.readouterr().out
     with refused("classes.csv' cannot be written"):
         evaluate(run, split=split, out=out / "classes.csv")

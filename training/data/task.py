@@ -27,12 +27,14 @@ class Evaluation(NamedTuple):
       text: the same on a line.
       labels: those of all images, [n, ...], or what else `Task.write` needs.
       predicted: what the task makes of the outputs for them, [n, ...].
+      confidences: the probabilities of `predicted`, [n], where these are classes.
     """
 
     values: dict[str, Any]
     text: str
     labels: np.ndarray
     predicted: np.ndarray
+    confidences: Any = None
 
 
 class Task(Protocol):

@@ -18,8 +18,8 @@ from lambdanet.training.data import image_files, preprocess, sources
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard, Source
 from lambdanet.training.data.task import task_of
+from lambdanet.training.evaluate import open_split
 from lambdanet.training.run import model_dir as model_dirs
-from lambdanet.training.run.start import read_record
 
 NUM_PICTURES = 64  # to compare the models on
 BATCHES = (1, 2, 7)  # the numbers of pictures at a time, in turn
@@ -120,15 +120,8 @@ def labeled_pictures(
     Raises:
       InputError: the pictures are not on disk, cannot be read, or have other classes.
     """
-    found = model_dirs.find_data_dir(model_dir, data_dir)
-    task_of(recipe).open_source(found).check_on_disk()
-    source = Dataset.open(
-        recipe,
-        found,
-        classes=model_dirs.classes_of(model_dir),
-        some_classes=True,
-        held_out=read_record(model_dir).held_out,
-    ).source
+    source = open_split(model_dir, recipe, data_dir).source
+    source.check_on_disk()
     seed = tf.constant(recipe.seed, tf.int64)
 
     def draw(split: str, count: int) -> Pictures:
@@ -179,10 +172,11 @@ def _read(
 ) -> Pictures:
     """Returns the first readable pictures of examples; `InputError` where there is none."""
     square = preprocess.of_recipe(recipe).square
+    task = task_of(recipe)
 
     def prepare(example: sources.Example) -> tuple[tf.Tensor, tf.Tensor]:
         pixels = square(source.image(example).pixels())
-        _, label = task_of(recipe).evaluation_pair(source, example)
+        _, label = task.evaluation_pair(source, example)
         return _as_bytes(pixels), label
 
     name = f"pictures of {recipe.dataset} {split}"
@@ -208,7 +202,12 @@ def random_pictures(height: int, width: int | None = None) -> Pictures:
     return Pictures(random.integers(0, 256, shape, dtype=np.uint8), "random pictures")
 
 
-def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Parity:
+def compare(
+    classify: Callable[..., Any],
+    run: Runner,
+    pictures: Pictures,
+    batch_size: int | None = None,
+) -> Parity:
     """Compares the outputs of a classifier with those of its converted form, in batches of several sizes.
 
     Of masks, each pixel counts as a picture.
@@ -217,9 +216,11 @@ def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Pa
       classify: uint8 images [b, h, w, 3] -> "logits" and "probabilities", tensors [..., num_classes].
       run: the converted form.
       pictures: the pictures to compare on.
+      batch_size: the one size of the batches of the converted form, if it has one.
     """
     rows = []
-    ends = np.cumsum(BATCHES * (1 + len(pictures.images) // sum(BATCHES)))
+    sizes = (batch_size,) if batch_size else BATCHES
+    ends = np.cumsum(sizes * (1 + len(pictures.images) // sum(sizes)))
     batches = np.split(pictures.images, ends[ends < len(pictures.images)])
     progress = tqdm(
         total=len(pictures.images),
@@ -228,17 +229,19 @@ def compare(classify: Callable[..., Any], run: Runner, pictures: Pictures) -> Pa
         leave=False,
     )
     for images in batches:
+        count = len(images)
         expected = classify(tf.constant(images))
-        found = run(images)
+        # With copies of pictures in what is left of a batch.
+        found = run(np.resize(images, [batch_size or count, *images.shape[1:]]))
         rows.append(
             [
                 expected["logits"],
-                found["logits"],
+                found["logits"][:count],
                 expected["probabilities"],
-                found["probabilities"],
+                found["probabilities"][:count],
             ]
         )
-        progress.update(len(images))
+        progress.update(count)
     progress.close()
     logits, found_logits, probabilities, found_probabilities = map(
         np.concatenate, zip(*rows, strict=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from lambdanet import which_keras
 from lambdanet.backend import compat, keras
@@ -34,16 +35,24 @@ which_keras.check_backend("export", ("tensorflow",))
 REDUCED_PRECISION = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
 
 
-def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) -> str:
+def export(
+    model_dir: str | Path,
+    out: str | Path,
+    data_dir: str | None = None,
+    calibrate: bool = False,
+) -> str:
     """Exports the model trained in `model_dir` to the SavedModel `out`, and returns its path.
 
     Args:
       model_dir: a folder written by `lambdanet train`, with at least one checkpoint.
       out: the folder to write, which must not exist or be empty.
-      data_dir: the `data_dir` of training; needed only if `model_dir` lacks the class names.
+      data_dir: the `data_dir` of training; needed only if `model_dir` lacks the class names, or to calibrate
+        on pictures in another place.
+      calibrate: whether to divide the logits by a temperature, as `trained_weights.load_run` does.
 
     Raises:
-      InputError: `model_dir` has no trained model, or needs no `data_dir`, or `out` cannot be written.
+      InputError: `model_dir` has no trained model, or needs no `data_dir`, or `out` cannot be written, or the
+        model cannot be calibrated.
 
     Example:
       >>> export("runs/digits", "exported/digits")
@@ -53,13 +62,11 @@ def export(model_dir: str | Path, out: str | Path, data_dir: str | None = None) 
     from lambdanet.training.run import model_dir as model_dirs
 
     _check_out(out)
-    if data_dir is not None and model_dirs.class_names(model_dir):
+    is_needed = calibrate or not model_dirs.class_names(model_dir)
+    if data_dir is not None and not is_needed:
         accepted = "left out, as the run has its class names"
         raise invalid("data_dir", accepted, data_dir)
-    trained = trained_weights.load_run(model_dir, data_dir)
-    path = _save(trained, out)
-    print(f"exported {trained} to {path}")
-    return path
+    return _save(trained_weights.load_run(model_dir, data_dir, calibrate), out)
 
 
 def export_weights(
@@ -82,9 +89,7 @@ def export_weights(
     """
     _check_out(out)
     trained = trained_weights.build_classifier(model_name, weights, class_names)
-    path = _save(trained, out)
-    print(f"exported {trained} to {path}")
-    return path
+    return _save(trained, out)
 
 
 def export_saved_model(
@@ -159,7 +164,7 @@ def check_classifier(model: keras.Model, class_names: Sequence[str]) -> None:
 
 
 def _save(trained: TrainedModel, out: str | Path) -> str:
-    """Writes a SavedModel, completely or not at all, and returns its path."""
+    """Writes a SavedModel, completely or not at all, prints what reads it, and returns its path."""
     path = absolute(out)
     with tempfile.TemporaryDirectory() as folder:
         names_file = os.path.join(folder, CLASS_NAMES)
@@ -178,6 +183,15 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
             tf.saved_model.save(module, staging, signatures=signatures)
             if not trained.has_masks:
                 _record_network(model, trained, staging)
+    print(f"exported {trained} to {path}")
+    saved = saved_model_pb2.SavedModel()
+    saved.ParseFromString(Path(path, "saved_model.pb").read_bytes())
+    (graph,) = saved.meta_graphs
+    print(
+        f"oldest runtime: TensorFlow {graph.meta_info_def.tensorflow_version}, which wrote it "
+        f"(a graph of version {graph.graph_def.versions.producer}, for readers of "
+        f"{graph.graph_def.versions.min_consumer} and later)"
+    )
     return path
 
 
@@ -191,6 +205,7 @@ def _record_network(model: keras.Model, trained: TrainedModel, folder: str) -> N
         "model": config,
         "preprocessing": dataclasses.asdict(trained.preprocessing),
         "thresholds": trained.thresholds,
+        "temperature": trained.temperature,
     }
     file = os.path.join(folder, NETWORK)
     tf.io.gfile.makedirs(os.path.dirname(file))

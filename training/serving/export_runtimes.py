@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from lambdanet import files
 from lambdanet.backend import device, keras
-from lambdanet.errors import InputError, check_known, invalid, one_line
+from lambdanet.errors import InputError, check_count, check_known, invalid, one_line
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.class_names import write_names
 from lambdanet.training.run.model_dir import load_recipe
@@ -29,6 +29,7 @@ from lambdanet.training.serving.trained_weights import TrainedModel
 
 CLASSES = "class_names.txt"
 THRESHOLDS = "thresholds.txt"  # in the order of the classes
+TEMPERATURE = "temperature.txt"
 # Largest difference of float32 logits, relative to their standard deviation.
 TOLERANCE = 1e-3
 # Smallest part of the pictures whose top class must remain with 8-bit activations; with less, their ranges
@@ -48,6 +49,8 @@ def export(
     format: str = "litert",
     opset: int | None = None,
     any_size: bool = False,
+    batch_size: int | None = None,
+    calibrate: bool = False,
 ) -> Parity:
     """Exports the model trained in `model_dir` with `write`, and returns its comparison with Keras.
 
@@ -60,7 +63,8 @@ def export(
       model_dir, out: as in `serving.export.export`.
       data_dir: the `data_dir` of training, the default. An explicit folder must have the pictures.
       format: a key of `FORMATS`.
-      opset, any_size: as in `write`.
+      opset, any_size, batch_size: as in `write`.
+      calibrate: as in `serving.export.export`; the temperature is written as `temperature.txt`.
 
     Raises:
       InputError: as `serving.export.export` and `write`, or the pictures are missing: those of an explicit
@@ -71,14 +75,16 @@ def export(
     """
     _check_options(format, opset, any_size)
     files.check_output_dir(out)
-    trained = trained_weights.load_run(model_dir, data_dir)
+    trained = trained_weights.load_run(model_dir, data_dir, calibrate)
     recipe = load_recipe(model_dir)
     calibration = None
     if FORMATS[format].calibrated:
         calibration, pictures = comparison.labeled_pictures(model_dir, recipe, data_dir)
     else:
         pictures = comparison.find_pictures(model_dir, recipe, data_dir)
-    return _export(trained, out, format, opset, pictures, calibration, any_size)
+    return _export(
+        trained, out, format, opset, pictures, calibration, any_size, batch_size
+    )
 
 
 def export_weights(
@@ -90,6 +96,7 @@ def export_weights(
     opset: int | None = None,
     calibration: str | Path | None = None,
     any_size: bool = False,
+    batch_size: int | None = None,
 ) -> Parity:
     """Exports a model of the zoo, and returns its comparison with Keras on random pictures.
 
@@ -97,7 +104,7 @@ def export_weights(
 
     Args:
       format: a key of `FORMATS`.
-      opset, any_size: as in `write`.
+      opset, any_size, batch_size: as in `write`.
       calibration: a folder of pictures such as the model is for, for the format "litert_int8_full": it is
         calibrated on half of them, and compared on the others.
 
@@ -114,7 +121,7 @@ def export_weights(
     found = None
     if calibration is not None:
         found = comparison.folder_pictures(calibration, trained.preprocessing)
-    return _export(trained, out, format, opset, None, found, any_size)
+    return _export(trained, out, format, opset, None, found, any_size, batch_size)
 
 
 def _export(
@@ -125,8 +132,10 @@ def _export(
     pictures: Pictures | None,
     calibration: Pictures | None,
     any_size: bool,
+    batch_size: int | None,
 ) -> Parity:
-    """Writes the folder of a converted model, completely or not at all, and prints the comparison."""
+    """Writes the folder of a converted model, completely or not at all, and prints what was found."""
+    chosen = FORMATS[format]
     model = in_float32(trained.model)
     pre = trained.preprocessing
     names = trained.class_names
@@ -144,8 +153,13 @@ def _export(
             calibration,
             any_size,
             trained.thresholds,
+            batch_size,
         )
-    print(f"exported {trained} to {Path(out, FORMATS[format].file)}")
+        if trained.temperature != 1:
+            write_names(Path(partial, TEMPERATURE), [f"{trained.temperature:g}"])
+    file = Path(out, chosen.file)
+    print(f"exported {trained} to {file}")
+    print(f"oldest runtime: {chosen.oldest_runtime(file.read_bytes())}")
     print(parity)
     if parity.accuracies is not None:
         before, after = parity.accuracies
@@ -169,6 +183,7 @@ def write(
     calibration: Pictures | None = None,
     any_size: bool = False,
     thresholds: Sequence[float] = (),
+    batch_size: int | None = None,
 ) -> Parity:
     """Converts a model, writes it with `class_names.txt`, and returns its comparison with Keras.
 
@@ -193,6 +208,8 @@ def write(
         "litert_int8_full"; it is also compared on pictures of another size.
       thresholds: the probability from which on each class is present, of a model with any number of classes
         for a picture, whose probabilities are sigmoids; they are written as `thresholds.txt`.
+      batch_size: the number of pictures that it takes at a time, so that all shapes in the file are fixed;
+        default: any.
 
     Raises:
       InputError: the format is unknown, has no such opset or needs pictures to calibrate on, the model is no
@@ -202,6 +219,8 @@ def write(
     _check_options(format, opset, any_size)
     _check_calibration(format, calibration and calibration.name)
     check_classifier(model, class_names)
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
     chosen = FORMATS[format]
     if calibration is not None:
         calibration, pictures = comparison.separate(calibration, pictures)
@@ -221,12 +240,18 @@ def write(
         several = bool(thresholds)
         classify = _classifier(model, size, mean, std, is_multilabel=several)
         form = serving_form(model)
-        served = _classifier(form, size, mean, std, chosen.calibrated, several)
+        served = _classifier(
+            form, size, mean, std, chosen.calibrated, several, batch_size
+        )
         with _quiet():
             content = chosen.convert(served, opset, calibration)
             run = chosen.load(content)
-            run(pictures.images[:1])  # runtimes write log lines in the first call
-        parities = [comparison.compare(classify, run, each) for each in compared]
+            # Runtimes write log lines in the first call.
+            shape = [batch_size or 1, *pictures.images.shape[1:]]
+            run(np.zeros(shape, np.uint8))
+        parities = [
+            comparison.compare(classify, run, each, batch_size) for each in compared
+        ]
     except ModuleNotFoundError as error:
         raise InputError(
             f"format {format!r} needs {error.name}; pip install {chosen.packages!r}"
@@ -293,6 +318,7 @@ def _classifier(
     std: Sequence[float],
     in_8_bits: bool = False,
     is_multilabel: bool = False,
+    batch_size: int | None = None,
 ) -> Function:
     """Returns a function from images in 0..255 to logits and probabilities.
 
@@ -300,7 +326,7 @@ def _classifier(
     """
     normalize = Preprocessing(input_size or 1, tuple(mean), tuple(std)).normalize
     dtype = tf.float32 if in_8_bits else tf.uint8
-    spec = tf.TensorSpec([None, input_size, input_size, 3], dtype, name="images")
+    spec = tf.TensorSpec([batch_size, input_size, input_size, 3], dtype, "images")
 
     @tf.function(input_signature=[spec], autograph=False)
     def classify(images: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -334,8 +360,9 @@ def _to_litert(
     if int8:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if calibration is not None:
-        images = calibration.images
-        converter.representative_dataset = functools.partial(_examples, images)
+        size = concrete.inputs[0].shape[0] or 1
+        batches = np.repeat(calibration.images[:, np.newaxis], size, axis=1)
+        converter.representative_dataset = functools.partial(_examples, batches)
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
         converter.inference_input_type = tf.uint8
     content: bytes = converter.convert()
@@ -358,17 +385,27 @@ def _check_in_8_bits(content: bytes) -> None:
         raise InputError(f"these operations have no 8-bit form: {', '.join(left)}")
 
 
-def _examples(images: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
-    """Yields pictures to calibrate on, one at a time.
+def _examples(batches: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
+    """Yields pictures to calibrate on, [n, batch, h, w, c], a batch of copies of each.
 
     The first has a black and a white corner, so that the range of the input is 0..255 and a byte is a pixel.
     """
-    first = images[:1].astype(np.float32)
+    first = batches[0].astype(np.float32)
     first[:, 0, 0] = 0
     first[:, -1, -1] = 255
     yield {"images": first}
-    for image in images[1:]:
-        yield {"images": image[np.newaxis].astype(np.float32)}
+    for images in batches[1:]:
+        yield {"images": images.astype(np.float32)}
+
+
+def _oldest_litert(content: bytes) -> str:
+    """Returns the oldest runtime that has the operators of a file, by its metadata."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content))
+    places = {entry.name: entry.buffer for entry in model.metadata}
+    version = bytes(model.buffers[places[b"min_runtime_version"]].data).decode()
+    return f"that of TensorFlow {version.rstrip(chr(0))}"
 
 
 def _litert_runner(content: bytes) -> Runner:
@@ -414,6 +451,15 @@ def _join_reshapes(graph: Any) -> None:
             graph.initializer.remove(tensor)
 
 
+def _oldest_onnx(content: bytes) -> str:
+    """Returns what the oldest runtime of a file has to know."""
+    import onnx
+
+    model = onnx.load_from_string(content)
+    opset = model.opset_import[0].version  # the first set is ONNX's own
+    return f"one with ONNX opset {opset} and IR version {model.ir_version}"
+
+
 def _onnx_runner(content: bytes) -> Runner:
     import onnxruntime
 
@@ -437,20 +483,29 @@ class Format:
     # file.
     convert: Callable[[Function, int | None, Pictures | None], bytes]
     load: Callable[[bytes], Runner]  # the content -> a function that runs it
+    oldest_runtime: Callable[[bytes], str]  # the content -> the oldest that runs it
 
 
 LITERT = "ai-edge-litert"
 _to_int8 = functools.partial(_to_litert, int8=True)
 FORMATS = {
-    "litert": Format("model.tflite", True, False, LITERT, _to_litert, _litert_runner),
+    "litert": Format(
+        "model.tflite", True, False, LITERT, _to_litert, _litert_runner, _oldest_litert
+    ),
     "litert_int8": Format(
-        "model.tflite", False, False, LITERT, _to_int8, _litert_runner
+        "model.tflite", False, False, LITERT, _to_int8, _litert_runner, _oldest_litert
     ),
     "litert_int8_full": Format(
-        "model.tflite", False, True, LITERT, _to_int8, _litert_runner
+        "model.tflite", False, True, LITERT, _to_int8, _litert_runner, _oldest_litert
     ),
     "onnx": Format(
-        "model.onnx", True, False, "lambdanet[onnx]", _to_onnx, _onnx_runner
+        "model.onnx",
+        True,
+        False,
+        "lambdanet[onnx]",
+        _to_onnx,
+        _onnx_runner,
+        _oldest_onnx,
     ),
 }
 

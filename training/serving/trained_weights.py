@@ -25,6 +25,7 @@ class TrainedModel(NamedTuple):
     class_names: list[str]  # in the order of the logits
     # The probability from which on each class is present; empty: one class is, the most probable.
     thresholds: Sequence[float] = ()
+    temperature: float = 1.0  # by which its logits were divided
 
     @property
     def has_masks(self) -> bool:
@@ -36,12 +37,21 @@ class TrainedModel(NamedTuple):
         return f"{self.model.name} ({len(self.class_names)} classes, {size} px)"
 
 
-def load_run(model_dir: str | Path, data_dir: str | None = None) -> TrainedModel:
-    """Loads the model of a run; arguments and errors as in `serving.export.export`."""
+def load_run(
+    model_dir: str | Path, data_dir: str | None = None, calibrate: bool = False
+) -> TrainedModel:
+    """Loads the model of a run.
+
+    Args:
+      model_dir, data_dir: as in `serving.export.export`, with its errors.
+      calibrate: whether to divide the weights of the classifier, and so the logits, by the temperature that
+        `evaluate.fit_temperature` returns.
+    """
     # Here, so that `build_classifier` does not need the dependencies of training.
     from lambdanet.training.data import preprocess
     from lambdanet.training.data.dataset import Dataset
     from lambdanet.training.data.task import task_of
+    from lambdanet.training.evaluate import fit_temperature
     from lambdanet.training.run import model_dir as model_dirs
 
     model, recipe = model_dirs.load_trained_model(model_dir)
@@ -51,7 +61,14 @@ def load_run(model_dir: str | Path, data_dir: str | None = None) -> TrainedModel
             recipe, model_dirs.find_data_dir(model_dir, data_dir)
         ).class_names
     thresholds = task_of(recipe).thresholds(Path(model_dir).expanduser())
-    return TrainedModel(model, preprocess.of_recipe(recipe), names, thresholds)
+    temperature = 1.0
+    if calibrate:
+        temperature = fit_temperature(model, model_dir, recipe, data_dir)
+        for variable in weight_files.classifier(model).values():
+            variable.assign(variable / temperature)
+    return TrainedModel(
+        model, preprocess.of_recipe(recipe), names, thresholds, temperature
+    )
 
 
 def build_classifier(

@@ -13,6 +13,7 @@ from lambdanet import text_table
 from lambdanet.backend import Tensor, keras
 from lambdanet.configs.recipe_values import LOSSES
 from lambdanet.files import MARKED_PNG, write_output
+from lambdanet.training.calibration import expected_calibration_error
 from lambdanet.training.data.task import Evaluation, Task
 
 
@@ -24,6 +25,7 @@ class Classification(Task):
         "classes.csv": b"class,name,precision,",
         "wrong.csv": b"image,class,predicted",
         "confusion.png": MARKED_PNG,
+        "reliability.png": MARKED_PNG,
     }
 
     def open_source(self, data_dir: str | None) -> Any:
@@ -79,7 +81,14 @@ class Classification(Task):
         write_output(table, text_table.to_csv(rows))
         picture = folder / "confusion.png"
         write_output(picture, confusion.draw(labels, predicted, names, title))
-        print(f"per class: {table}; confusion matrix: {picture}")
+        diagram = folder / "reliability.png"
+        drawn = confusion.draw_reliability(
+            found.confidences, labels == predicted, title
+        )
+        write_output(diagram, drawn)
+        print(
+            f"per class: {table}; confusion matrix: {picture}; by confidence: {diagram}"
+        )
         images = zip(dataset.eval_names(), labels, predicted, strict=True)
         wrong = [
             [image, names[label], names[taken]]
@@ -93,7 +102,7 @@ class Classification(Task):
 
 
 def measure(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Evaluation:
-    """Returns `examples`, `top_1`, `top_5` and `loss`, and the predicted classes, integers [n].
+    """Returns `examples`, `top_1`, `top_5`, `loss` and `calibration_error`, and the predicted classes [n].
 
     Args:
       pairs: logits [b, num_classes] and integer labels [b] of each batch.
@@ -104,17 +113,30 @@ def measure(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Evaluation:
         best = np.argsort(-logits, axis=-1, kind="stable")[:, :5]
         correct = best == labels[:, np.newaxis]
         chosen = logits[np.arange(len(labels)), labels]
-        losses = np.logaddexp.reduce(logits, axis=-1) - chosen
+        normalizers = np.logaddexp.reduce(logits, axis=-1)
         columns.append(
-            (labels, best[:, 0], correct[:, 0], correct.any(axis=-1), losses)
+            (
+                labels,
+                best[:, 0],
+                correct[:, 0],
+                correct.any(axis=-1),
+                normalizers - chosen,
+                np.exp(logits.max(axis=-1) - normalizers),
+            )
         )
-    all_labels, predicted, top_1, top_5, losses = map(
+    all_labels, predicted, top_1, top_5, losses, confidences = map(
         np.concatenate, zip(*columns, strict=True)
     )
-    means = {"top_1": top_1.mean(), "top_5": top_5.mean(), "loss": losses.mean()}
+    means = {
+        "top_1": top_1.mean(),
+        "top_5": top_5.mean(),
+        "loss": losses.mean(),
+        "calibration_error": expected_calibration_error(confidences, top_1),
+    }
     values = {name: float(mean) for name, mean in means.items()}
     values = {"examples": len(all_labels), **values}
-    return Evaluation(values, summary(values, logits.shape[-1]), all_labels, predicted)
+    text = summary(values, logits.shape[-1])
+    return Evaluation(values, text, all_labels, predicted, confidences)
 
 
 def summary(result: dict[str, Any], num_classes: int) -> str:
@@ -122,7 +144,8 @@ def summary(result: dict[str, Any], num_classes: int) -> str:
     top_5 = f"top-5 {100 * result['top_5']:.2f} %, " if num_classes > 5 else ""
     return (
         f"{result['examples']} images, "
-        f"top-1 {100 * result['top_1']:.2f} %, {top_5}loss {result['loss']:.4f}"
+        f"top-1 {100 * result['top_1']:.2f} %, {top_5}loss {result['loss']:.4f}, "
+        f"expected calibration error {100 * result['calibration_error']:.2f} %"
     )
 
 

@@ -10,10 +10,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from ai_edge_litert.compiled_model import CompiledModel
 from ai_edge_litert.interpreter import Interpreter
 from helpers import noise, write_picture
 from refusals import refused
 from tiny_weights import write_tiny_weights
+from training_runs import run_exported
 
 from lambdanet import (
     CenteredMaxPooling2D,
@@ -112,6 +114,40 @@ def test_both_accuracies_are_printed(exported):
     assert f" %, {FORMAT} " in accuracies
 
 
+@pytest.mark.slow
+def test_calibrated_batches_equal_keras(run, tmp_path):
+    _, (images, _, labels) = comparison.labeled_pictures(run, RECIPE, None)
+    model, _ = model_dirs.load_trained_model(run)
+    classify = export_runtimes._classifier(model, 16, RECIPE.mean, RECIPE.std)
+    logits = classify(images)["logits"]
+    loss = keras.losses.SparseCategoricalCrossentropy(True)
+    best = min(np.arange(0.2, 2, 0.002), key=lambda x: loss(labels, logits / x))
+    images = images[:3]
+    expected = tf.nn.softmax(logits[:3] / best)
+    for format, *words in (
+        ["saved_model"],
+        ["litert", "--batch_size=3"],
+        ["onnx", "--batch_size=3"],
+    ):
+        words += [f"--model_dir={run}", f"--out={tmp_path / format}"]
+        assert cli.main(["export", f"--format={format}", "--calibrate", *words]) == 0
+        found = run_exported(tmp_path / format, images, format)["probabilities"]
+        np.testing.assert_allclose(found, expected, atol=0.005)
+    temperature = (tmp_path / "onnx" / "temperature.txt").read_text()
+    assert float(temperature) == pytest.approx(best, abs=0.004)
+
+    file = str(tmp_path / "litert" / "model.tflite")
+    compiled = CompiledModel.from_file(file)
+    inputs = compiled.create_input_buffers(0)
+    outputs = compiled.create_output_buffers(0)
+    inputs[0].write(images)
+    compiled.run_by_index(0, inputs, outputs)
+    found = outputs[1].read(30, np.float32).reshape(3, 10)
+    np.testing.assert_allclose(found, expected, atol=0.005)
+    shapes = [x["shape_signature"] for x in Interpreter(file).get_tensor_details()]
+    assert -1 not in np.concatenate(shapes)
+
+
 def test_calibration_pictures_are_of_training(run, data_dir, tmp_path):
     """Their labels are numbers of the classes of the run."""
     calibration, labeled = comparison.labeled_pictures(run, RECIPE, data_dir)
@@ -171,8 +207,7 @@ def test_weights_are_calibrated_on_a_folder(weights, tmp_path, capsys):
     *_, last = printed.out.splitlines()
     assert last.startswith(f"compared with Keras on 32 pictures of {folder}: the top ")
     assert printed.err.startswith("skipped: image must be a complete ")
-    runner = Interpreter(str(tmp_path / "out" / "model.tflite")).get_signature_runner()
-    outputs = runner(images=np.zeros([3, 16, 16, 3], np.uint8))
+    outputs = run_exported(tmp_path / "out", np.zeros([3, 16, 16, 3], np.uint8))
     assert outputs["probabilities"].shape == (3, 2)
 
 
@@ -233,6 +268,7 @@ def test_layers_keep_the_range_of_8_bits(layer, tmp_path):
         *(model, tmp_path, 20, MEAN, STD, list("abcde"), FORMAT),
         pictures=_noise(16, size=20),
         calibration=_noise(64, size=20),
+        batch_size=3,
     )
     assert parity.logit_difference < 0.3 * parity.logit_std
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from helpers import noise, write_picture
 from refusals import refused
 from tiny_weights import write_tiny_weights
-from training_runs import write_run
+from training_runs import run_exported, write_run
 
 from lambdanet import GlobalAttention, HaloAttention, LambdaLayer, cli, configs
 from lambdanet.training.data.dataset import Dataset
@@ -57,14 +57,6 @@ def exported(model, tmp_path_factory):
     return export
 
 
-def _run(folder, images, format="litert"):
-    """Returns the outputs of an exported model for pictures."""
-    chosen = export_runtimes.FORMATS[format]
-    if format == "onnx":
-        pytest.importorskip("onnxruntime")
-    return chosen.load((folder / chosen.file).read_bytes())(images)
-
-
 def _logits(model, images):
     """Returns the logits of Keras for the pixels of pictures."""
     pixels = (images / 255.0 - np.array(MEAN)) / np.array(STD)
@@ -99,7 +91,7 @@ def test_lambda_and_halo_layers_equal_keras(model, exported, format):
     out, parity = exported(format)
     for number in (7, 1, 2):
         images = noise(number, 20, 20, 3)
-        found = _run(out, images, format)
+        found = run_exported(out, images, format)
         logits = _logits(model, images)
         np.testing.assert_allclose(found["logits"], logits, atol=1e-4 * logits.std())
         expected = tf.nn.softmax(logits)
@@ -124,7 +116,7 @@ def test_pictures_of_any_size_equal_keras(model, tmp_path, format):
     for shape in ([1, 20, 20], [2, 33, 17], [3, 64, 45]):
         pictures = noise(*shape, 3)
         logits = _logits(any_size, pictures)
-        found = _run(tmp_path, pictures, format)["logits"]
+        found = run_exported(tmp_path, pictures, format)["logits"]
         np.testing.assert_allclose(found, logits, atol=tolerance * logits.std())
 
 
@@ -163,7 +155,7 @@ def test_gray_model_takes_rgb_pictures(tmp_path):
     export_runtimes.write(flat, tmp_path, 4, (0.0,), (1.0,), ["a", "b"])
     pictures = noise(2, 4, 4, 3)
     gray = tf.image.rgb_to_grayscale(tf.constant(pictures, tf.float32) / 255.0)
-    found = _run(tmp_path, pictures)["logits"]
+    found = run_exported(tmp_path, pictures)["logits"]
     np.testing.assert_allclose(found, flat(gray), atol=1e-4)
 
 
@@ -189,6 +181,7 @@ def test_what_litert_does_not_compute_is_named(tmp_path, function, message):
     [
         ({"format": "litret"}, "unknown format 'litret'; did you mean litert"),
         ({"format": "onnx", "opset": 3}, "opset must be from 14 to 18, got 3"),
+        ({"batch_size": 0}, "batch_size must be a positive integer, got 0"),
         ({"opset": 17}, "opset must be left out for the format 'litert', got 17"),
         (
             {"format": "litert_int8_full", "any_size": True},
@@ -304,7 +297,7 @@ def test_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys):
     images, *_ = comparison.evaluation_pictures(recipe, str(trained / "pictures"))
     model, _ = model_dirs.load_trained_model(trained / "run")
     logits = _logits(model, images)
-    found = _run(tmp_path / "out", images)
+    found = run_exported(tmp_path / "out", images)
     differences = np.abs(tf.nn.softmax(logits) - found["probabilities"])
     # Those of the comparison are of pictures one by one.
     assert parity.probability_difference == pytest.approx(differences.max(), rel=0.01)
@@ -351,8 +344,9 @@ def test_weights_of_the_zoo_equal_keras(tmp_path, capsys):
     assert cli.main(["export", *words]) == 0
     said = capsys.readouterr().out
     assert "on 64 random pictures: the top class is the same for 64, by " in said
+    assert "oldest runtime: that of TensorFlow 2.3.0\n" in said
     assert (tmp_path / "out" / "class_names.txt").read_text() == "cat\ndog\n"
     images = noise(3, 16, 16, 3)
     logits = _logits(model, images)
-    found = _run(tmp_path / "out", images)["logits"]
+    found = run_exported(tmp_path / "out", images)["logits"]
     np.testing.assert_allclose(found, logits, atol=1e-4 * logits.std())

@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from ai_edge_litert.interpreter import Interpreter
 from small_models import small_model
 
 from lambdanet import (
@@ -108,12 +107,12 @@ TOLERANCE = 60 * 16 * 2**-24
 def _function(model, size):
     """A function of images or sequences, as it is traced for the runtimes."""
     served = serving_form(model)
-    spec = tf.TensorSpec([None, *size, 8], tf.float32, name="x")
+    spec = tf.TensorSpec([None, *size, 8], tf.float32, name="images")
 
     @tf.function(input_signature=[spec], autograph=False)
-    def call(x):
+    def call(images):
         with device.assume("RUNTIME"):
-            return served(x, training=False)
+            return served(images, training=False)
 
     return call
 
@@ -147,19 +146,7 @@ def _check_onnx(content):
     assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
 
 
-def _load_litert(content):
-    return Interpreter(model_content=content).get_signature_runner()
-
-
-def _load_onnx(content):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda x: dict(zip(names, session.run(None, {"x": x}), strict=True))
-
-
 CHECKS = {"litert": _check_litert, "onnx": _check_onnx}
-LOADERS = {"litert": _load_litert, "onnx": _load_onnx}
 
 
 def _inputs(batch, size):
@@ -195,10 +182,10 @@ def test_layers_have_four_axes_and_equal_keras_in_any_batch(name, format):
     model(_inputs(1, size))
     content = _converted(_function(model, size), format)
     CHECKS[format](content)
-    run = LOADERS[format](content)
+    run = export_runtimes.FORMATS[format].load(content)
     for batch in (1, 2, 7):
         x = _inputs(batch, size)
-        found = run(x=x)
+        found = run(x)
         expected = model(x)
         assert found.keys() == expected.keys()
         for layer, array in expected.items():

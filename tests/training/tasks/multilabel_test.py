@@ -305,6 +305,8 @@ def test_evaluation_is_that_of_scikit_learn(run, recipe, served, pictures, tmp_p
     for number, result in enumerate(predict(served, paths)):
         chosen = np.flatnonzero(is_present[number])
         assert result["present"] == [NAMES[place] for place in chosen]
+    with refused("calibrate must be False for the task 'multilabel', got True"):
+        export_runtimes.export(run, tmp_path / "onnx", calibrate=True)
     parity = export_runtimes.export(run, tmp_path / "onnx", format="onnx")
     assert parity.accuracies is None and parity.probability_difference < 1e-5
     lines = (tmp_path / "onnx" / export_runtimes.THRESHOLDS).read_text().split()
