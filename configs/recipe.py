@@ -59,7 +59,7 @@ class Recipe:
         bool, "batch statistics over all devices instead of each device"
     ] = False
     mixed_precision: Annotated[
-        bool, "compute in bfloat16, keep variables in float32"
+        v.Precision, "compute in bfloat16 or float16, keep variables in float32"
     ] = False
     start_from: Annotated[
         str, "model_dir or initial weights; empty: random weights"
@@ -146,10 +146,12 @@ class Recipe:
     global_batch_size: Annotated[
         int, v.COUNT, "images per step on all devices together"
     ]
-    optimizer: Annotated[str, v.OPTIMIZERS, "optimizer"] = "sgd"
+    optimizer: Annotated[
+        str, v.OPTIMIZERS, "sgd, adam, adamw, muon or another class of Keras, or lamb"
+    ] = "sgd"
     learning_rate: Annotated[float, v.POSITIVE, "peak, reached after warmup_epochs"]
     momentum: Annotated[
-        float, v.RATE, "momentum; beta_1 of adam, adamw, lamb and lion"
+        float, v.RATE, "momentum, or beta_1, of the optimizers that have one"
     ] = 0.9
     optimizer_options: Annotated[
         dict[str, object], "other options, such as {'nesterov': True} of sgd"
@@ -170,7 +172,7 @@ class Recipe:
     weight_decay: Annotated[
         float,
         v.NOT_NEGATIVE,
-        "L2 of kernels in the loss; adamw, lamb, lion: in the step",
+        "decay of kernels: L2 in the loss, or in the step, as of adamw",
     ] = 0.0
     clip_norm: Annotated[
         float, v.NOT_NEGATIVE, "largest norm of all gradients together; 0: any"
@@ -217,14 +219,19 @@ class Recipe:
     def __post_init__(self) -> None:
         for field, (kind, *limits, _) in _annotations().items():
             value = v.coerce(field, getattr(self, field), kind)
-            v.check_value(field, value, limits)
+            value = v.check_value(field, value, limits)
             object.__setattr__(self, field, value)
         v.check_rules(self)
 
     @property
     def decays_in_steps(self) -> bool:
         """Whether the weight decay is in the steps of the optimizer instead of the loss."""
-        return v.OPTIMIZERS[self.optimizer].decays_in_steps
+        return self.optimizer in v.DECAY_IN_STEPS
+
+    @property
+    def compute_dtype(self) -> str:
+        """The type in which the model computes."""
+        return self.mixed_precision or "float32"
 
     @property
     def training_size(self) -> int:
@@ -289,10 +296,14 @@ def describe_fields() -> list[FieldDescription]:
             default = json.dumps(given)
         for choices in (limit for limit in limits if not isinstance(limit, v.Limit)):
             *others, last = choices
-            text += f": {', '.join(others)} or {last}"
-        name = "tuple" if kind == v.Weights else (get_origin(kind) or kind).__name__
+            if len(others) < 10:  # more are in the help
+                text += f": {', '.join(others)} or {last}"
+        name = _SHOWN.get(kind) or (get_origin(kind) or kind).__name__
         described.append(FieldDescription(field.name, name, default, text))
     return described
+
+
+_SHOWN = {v.Weights: "tuple", v.Precision: "str"}  # types that are no classes
 
 
 def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:

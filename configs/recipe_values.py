@@ -41,6 +41,13 @@ DEVIATIONS = Limit(
 )
 BALANCED = "balanced"  # weights of the classes
 Weights = tuple[float, ...] | Literal["balanced"]
+Precision = Literal[False, "bfloat16", "float16"]
+PRECISIONS = {
+    "false": False,
+    "true": "bfloat16",  # as recipes of earlier versions have it
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+}
 WEIGHTS = Limit(
     lambda v: (
         not v
@@ -52,31 +59,25 @@ WEIGHTS = Limit(
 SEED = Limit(lambda v: 0 <= v < 2**31, "an integer from 0 to below 2**31")
 
 
-class Optimizer(NamedTuple):
-    """A row of `OPTIMIZERS`.
-
-    Attributes:
-      kind: the class, in `training.run.optimizers` or in Keras.
-      options: its arguments that `optimizer_options` sets.
-      momentum: its argument that the field `momentum` sets.
-      decays_in_steps: whether its steps decay the kernels; otherwise, the loss does.
-    """
-
-    kind: str
-    options: tuple[str, ...]
-    momentum: str = "beta_1"
-    decays_in_steps: bool = False
-
-
 # The choices of a recipe, each name with its implementation.
 OPTIMIZERS = {
-    "adam": Optimizer("Adam", ("beta_2", "epsilon")),
-    "adamw": Optimizer("AdamW", ("beta_2", "epsilon"), decays_in_steps=True),
-    "lamb": Optimizer("LAMB", ("beta_2", "epsilon"), decays_in_steps=True),
-    "lion": Optimizer("Lion", ("beta_2",), decays_in_steps=True),
-    "rmsprop": Optimizer("RMSprop", ("epsilon", "rho"), momentum="momentum"),
-    "sgd": Optimizer("SGD", ("nesterov",), momentum="momentum"),
+    "adadelta": "keras.optimizers:Adadelta",
+    "adafactor": "keras.optimizers:Adafactor",
+    "adagrad": "keras.optimizers:Adagrad",
+    "adam": "keras.optimizers:Adam",
+    "adamax": "keras.optimizers:Adamax",
+    "adamw": "keras.optimizers:AdamW",
+    "ftrl": "keras.optimizers:Ftrl",
+    "lamb": "lambdanet.training.run.optimizers:LAMB",
+    "lion": "keras.optimizers:Lion",
+    "muon": "keras.optimizers:Muon",
+    "nadam": "keras.optimizers:Nadam",
+    "rmsprop": "keras.optimizers:RMSprop",
+    "schedulefreeadamw": "keras.optimizers:ScheduleFreeAdamW",
+    "sgd": "keras.optimizers:SGD",
 }
+# Those whose steps decay the kernels; with the others, the loss does.
+DECAY_IN_STEPS = ("adafactor", "adamw", "lamb", "lion", "muon", "schedulefreeadamw")
 SCHEDULES = {
     "constant": "lambdanet.training.run.build:constant",
     "cosine": "lambdanet.training.run.build:cosine",
@@ -111,7 +112,7 @@ INTEGERS = range(-(2**63), 2**63)
 
 
 def check_rules(recipe: Any) -> None:
-    """Checks the rules between the fields of a recipe, and the options of its optimizer.
+    """Checks the rules between the fields of a recipe.
 
     Raises:
       InputError: a value cannot be used with another one.
@@ -124,28 +125,26 @@ def check_rules(recipe: Any) -> None:
                 getattr(recipe, field),
                 _HINTS.get(field, ""),
             )
-    accepted_options = OPTIMIZERS[recipe.optimizer].options
-    for option, value in recipe.optimizer_options.items():
-        check_known(f"option of optimizer {recipe.optimizer}", option, accepted_options)
-        if not _OPTIONS[option].accepts(value):
-            raise invalid(
-                f"optimizer_options[{option!r}]", _OPTIONS[option].accepted, value
-            )
 
 
 def check_value(
     field: str, value: Any, limits: Iterable[Limit | Collection[str]]
-) -> None:
+) -> Any:
     """Checks the value of a field, which has its type, by the limits or choices in its annotation.
+
+    Returns:
+      The value; a choice in lower case, so that those of Keras may have the names of its classes.
 
     Raises:
       InputError: the value is not accepted.
     """
     for limit in limits:
         if not isinstance(limit, Limit):
+            value = value.lower()
             check_known(field, value, limit)
         elif not limit.accepts(value):
             raise invalid(field, limit.accepted, value)
+    return value
 
 
 def parse_value(text: str, kind: type) -> object:
@@ -172,6 +171,11 @@ def coerce(field: str, value: Any, kind: type) -> Any:
             return value
         if isinstance(value, str):
             raise invalid(field, f"numbers separated by commas, or {BALANCED}", value)
+    if kind == Precision:
+        text = str(value).lower() if isinstance(value, bool | str) else ""
+        if text not in PRECISIONS:
+            raise invalid(field, "bfloat16, float16 or false", value)
+        return PRECISIONS[text]
     origin = get_origin(kind) or kind
     if kind is float and _is_number(value):
         return float(value)
@@ -220,13 +224,6 @@ _ACCEPTED = {
     str: "a text",
     tuple: "numbers separated by commas, such as 0.5,0.5,0.5",
     dict: "a dictionary, such as {'scope': 7}",
-}
-
-_OPTIONS = {
-    "beta_2": Limit(lambda v: _is_number(v) and RATE.accepts(v), RATE.accepted),
-    "epsilon": Limit(lambda v: _is_number(v) and v > 0, "a number above 0"),
-    "nesterov": Limit(lambda v: isinstance(v, bool), "True or False"),
-    "rho": Limit(lambda v: _is_number(v) and RATE.accepts(v), RATE.accepted),
 }
 
 # For recipes of earlier versions, whose runs could change the size of images and unfreeze layers.

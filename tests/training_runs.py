@@ -77,7 +77,7 @@ def write_run(
             for weight in model.get_weights()
         ]
     )
-    optimizer = build.build_optimizer(recipe, 1)
+    optimizer = build.build_optimizer(recipe, model.weights, 1)
     Checkpoints(path / "checkpoints", model, optimizer).save(1)
     return model
 

@@ -93,9 +93,9 @@ def recipe_step(
     else:
         size = recipe.training_size
         model = build_model(dataclasses.replace(recipe, input_size=size))
-        optimizer = build_optimizer(recipe, _STEPS_PER_EPOCH)
+        optimizer = build_optimizer(recipe, model.weights, _STEPS_PER_EPOCH)
         compile_model(recipe, model, optimizer)
-    precision = "bfloat16" if recipe.mixed_precision else "float32"
+    precision = recipe.compute_dtype
     is_jax = K.ENGINE == "jax"
     name = f"{recipe.model} at {size}, {mode}, {precision}, {'JAX' if is_jax else 'TensorFlow'}"
     shape = (batch_size, size, size, len(recipe.mean))

@@ -149,7 +149,8 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
     assert keras.mixed_precision.global_policy().name == "float32"
     model, _ = model_dir.load_trained_model(tmp_path)
     assert {weight.dtype for weight in model.get_weights()} == {np.dtype("float32")}
-    build.compile_model(recipe, model, build.build_optimizer(recipe, 4))
+    optimizer = build.build_optimizer(recipe, model.weights, 4)
+    build.compile_model(recipe, model, optimizer)
     dataset = Dataset.open(recipe, data_dir)
     found = model.evaluate(dataset.eval(), steps=dataset.eval_steps(), verbose=0)
     expected = [result["val_loss"], result["val_accuracy"]]
@@ -231,11 +232,11 @@ def test_optimizer_of_recipe(optimizer, attribute, options):
         decay_rate=0.9,
         decay_epochs=3,
     )
-    built = build.build_optimizer(recipe, steps_per_epoch=10)
+    built = build.build_optimizer(recipe, [keras.Variable(1.0)], steps_per_epoch=10)
     assert getattr(built, attribute) == 0.8
     assert {name: getattr(built, name) for name in options} == options
     assert built.ema_momentum == 0.99
-    assert built.ema_overwrite_frequency is None  # or the averages replace the weights
+    assert not built.use_ema  # or the averages replace the weights
     assert built.get_config()["learning_rate"]["config"] == {
         "peak": 0.1,
         "total_steps": 30,

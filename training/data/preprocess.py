@@ -60,7 +60,7 @@ def change_pixels(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tens
 def normalize(images: tf.Tensor, recipe: Recipe) -> tf.Tensor:
     """Returns images uint8 [..., c] as models take them: float32, `(x / 255 - mean) / std`.
 
-    A single channel is repeated where the mean has more. With mixed precision the result is bfloat16: the
+    A single channel is repeated where the mean has more. With mixed precision the result is of that type: the
     model computes in it anyway, and the transfer to the device is half as large.
     """
     levels = dataclasses.replace(
@@ -68,5 +68,4 @@ def normalize(images: tf.Tensor, recipe: Recipe) -> tf.Tensor:
         mean=tuple(255 * mean for mean in recipe.mean),
         std=tuple(255 * std for std in recipe.std),
     )
-    pixels = levels.normalize(tf.cast(images, tf.float32))
-    return tf.cast(pixels, tf.bfloat16) if recipe.mixed_precision else pixels
+    return tf.cast(levels.normalize(tf.cast(images, tf.float32)), recipe.compute_dtype)

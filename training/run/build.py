@@ -8,6 +8,7 @@ are those of its task (training/tasks).
 import dataclasses
 import math
 import pkgutil
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, compat, keras
 from lambdanet.configs.recipe import Recipe
-from lambdanet.configs.recipe_values import OPTIMIZERS, SCHEDULES
-from lambdanet.errors import check_known, invalid
+from lambdanet.configs.recipe_values import SCHEDULES
+from lambdanet.errors import check_known, invalid, one_line
 from lambdanet.training.data.task import task_of
 from lambdanet.training.run import optimizers
 from lambdanet.training.run.train_step import (
@@ -72,7 +73,8 @@ def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
     for key in recipe.model_options:
         if key in arguments or key in ("features_only", "layer_name", "weights"):
             raise invalid("model_options", "options of the model's layers", key)
-    with compat.dtype_policy("mixed_bfloat16" if recipe.mixed_precision else "float32"):
+    dtype = recipe.compute_dtype
+    with compat.dtype_policy(f"mixed_{dtype}" if recipe.mixed_precision else dtype):
         return task.build({**arguments, **recipe.model_options})
 
 
@@ -95,32 +97,67 @@ def build_schedule(recipe: Recipe, steps_per_epoch: int) -> "WarmupSchedule":
     )
 
 
-def build_optimizer(recipe: Recipe, steps_per_epoch: int) -> keras.optimizers.Optimizer:
-    """Returns the recipe's optimizer, with its learning rate schedule, clipping and decay."""
-    row = OPTIMIZERS[recipe.optimizer]
-    kind = getattr(optimizers, row.kind, None) or getattr(keras.optimizers, row.kind)
+def build_optimizer(
+    recipe: Recipe, weights: Sequence[Any], steps_per_epoch: int
+) -> keras.optimizers.Optimizer:
+    """Returns the recipe's optimizer, with its learning rate schedule, clipping, decay and loss scaling.
+
+    Its `averages` are the moving averages of all weights, batch statistics too, where the recipe has
+    `ema_decay`. They start at the weights, and `average_weights` moves them.
+
+    Args:
+      recipe: the recipe.
+      weights: the weights of the model; it is built for those that are trainable.
+      steps_per_epoch: the steps per epoch.
+
+    Raises:
+      InputError: it does not take these `optimizer_options`.
+    """
+    kind = optimizers.class_of(recipe)
     arguments: dict[str, Any] = {
-        row.momentum: recipe.momentum,
         "learning_rate": build_schedule(recipe, steps_per_epoch),
         # In the paths of variables, where Keras would count its optimizers.
         "name": recipe.optimizer,
-        "use_ema": recipe.ema_decay > 0,
         "ema_momentum": recipe.ema_decay,
-        # By default, RMSprop replaces the weights by the averages.
-        "ema_overwrite_frequency": None,
         **recipe.optimizer_options,
     }
+    for name in {"momentum", "beta_1"} & optimizers.parameters_of(kind).keys():
+        arguments[name] = recipe.momentum
     if recipe.decays_in_steps:
         arguments["weight_decay"] = recipe.weight_decay
     if recipe.clip_norm:
         arguments["global_clipnorm"] = recipe.clip_norm
+    variables = [weight for weight in weights if weight.trainable]
+    try:
+        optimizer = kind(**arguments)
+        # Keras would decay all at one learning rate.
+        optimizer.exclude_from_weight_decay(variables)
+        optimizer.build(variables)
+    except (TypeError, ValueError) as error:
+        accepted = f"options of {kind.__name__}"
+        options = recipe.optimizer_options
+        raise invalid("optimizer_options", accepted, options, one_line(error)) from None
+    decay = 0.0 if kind is optimizers.LAMB else optimizer.weight_decay or 0.0
+    decays = [decay * optimizers.is_kernel(variable) for variable in variables]
+    factors = optimizers.layer_rate_factors(
+        variables, recipe.layer_decay, recipe.head_rate
+    )
+    if any(decays) or {*factors} != {1}:
+        optimizer.update_step = optimizers.scale_steps(optimizer, factors, decays)
     if recipe.clip_adaptive:
-        arguments["clip"] = optimizers.adaptive_clip(recipe.clip_adaptive)
-    if (recipe.layer_decay, recipe.head_rate) != (1, 1):
-        arguments["rate_factors"] = optimizers.layer_rate_factors(
-            recipe.layer_decay, recipe.head_rate
-        )
-    return optimizers.with_options(kind)(**arguments)
+        clip = optimizers.adaptive_clip(recipe.clip_adaptive)
+        optimizer.apply = optimizers.clip_first(optimizer, clip, variables)
+    if recipe.mixed_precision == "float16":
+        optimizer = optimizers.LossScaleOptimizer(optimizer, name="loss_scale")
+        optimizer.build(variables)
+    if K.ENGINE == "tensorflow":
+        optimizer.apply = optimizers.sum_over_devices(optimizer)
+    optimizer.averages = []
+    if recipe.ema_decay:
+        optimizer.averages = optimizer.add_optimizer_variables(weights, "average")
+        for average, weight in zip(optimizer.averages, weights, strict=True):
+            average.assign(keras.ops.copy(weight))
+    return optimizer
 
 
 def compile_model(
@@ -145,8 +182,6 @@ def compile_model(
         model.call = rematerialize(model)
     if recipe.accumulate_steps > 1:
         model.train_step = accumulate_gradients(model, recipe.accumulate_steps)
-    if not optimizer.built:
-        optimizer.build(model.weights)
     if optimizer.averages:
         model.train_step = average_weights(model)
 

@@ -29,6 +29,7 @@ MAX_TO_KEEP = 3
 # Names in a checkpoint, or their beginnings.
 MODEL = "model/"
 AVERAGE = "average/"
+OPTIMIZER = "optimizer/"
 SUMS = "sums"
 BEST_EPOCH = "best.json"  # beside the checkpoint of the best epoch
 AGREE_EVERY = 10  # steps after which several workers agree on whether to stop
@@ -48,8 +49,7 @@ class Checkpoints:
     Args:
       directory: the folder, created with the first checkpoint.
       model: a built model.
-      optimizer: its optimizer, of `with_options`, whose variables are created here so that they can be
-        restored.
+      optimizer: its optimizer, of `build_optimizer`.
       devices: the devices of the run; all workers take part in saving, the chief writes.
       max_to_keep: the number of checkpoints to keep, the newest.
 
@@ -58,8 +58,7 @@ class Checkpoints:
         loss, float32 [n]; 0 once it is evaluated.
 
     Example:
-      >>> from lambdanet.training.run.optimizers import with_options
-      >>> optimizer = with_options(keras.optimizers.SGD)()
+      >>> optimizer = build_optimizer(recipe, model.weights, steps_per_epoch=10)
       >>> checkpoints = Checkpoints("checkpoints", model, optimizer)
       >>> checkpoints.save(step=1)
       >>> checkpoints.restore()
@@ -81,8 +80,6 @@ class Checkpoints:
         self.sums = np.zeros(1, np.float32)
         self._max_to_keep = max_to_keep
         self._kept: list[Any] = []  # the weights, while averages are in their place
-        if not optimizer.built:
-            optimizer.build(model.weights)
         # Pairs of a weight and its moving average, where the optimizer keeps them.
         self.averages = list(zip(model.weights, optimizer.averages, strict=False))
 
@@ -169,14 +166,6 @@ class Checkpoints:
             weight.assign(kept)
         self._kept = []
 
-    def reset_averages(self) -> None:
-        """Starts the moving averages at the weights, where the optimizer keeps them.
-
-        Otherwise they would start at the values with which the model was built.
-        """
-        for weight, average in self.averages:
-            average.assign(keras.ops.copy(weight))
-
     def all_finite(self) -> bool:
         """Returns whether all weights and variables of the optimizer are finite."""
         sync(self.model)
@@ -207,7 +196,7 @@ class Checkpoints:
             # Keras counts in the process
             **{f"{SEEDS}/{number}": seed for number, seed in enumerate(seeds)},
             **averages,
-            **{f"optimizer/{variable.path}": variable for variable in others},
+            **{f"{OPTIMIZER}{variable.path}": variable for variable in others},
         }
 
     def _check_fit(self, path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -221,7 +210,12 @@ class Checkpoints:
                 problems.append(
                     f"{name} is {arrays[name].shape} there and {shape} in the model"
                 )
-        others = sorted(arrays.keys() - expected.keys() - {SUMS})
+        # Earlier checkpoints have what the optimizer does not keep of frozen weights.
+        others = sorted(
+            name
+            for name in arrays.keys() - expected.keys() - {SUMS}
+            if not name.startswith(OPTIMIZER)
+        )
         problems += [f"it also holds {name} {arrays[name].shape}" for name in others]
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -251,6 +245,11 @@ def read_newest(directory: Path) -> tuple[int, dict[str, np.ndarray]]:
             f"no checkpoint in {str(directory)!r} can be read; remove that folder to start again"
         )
     return 0, {}
+
+
+def has_checkpoint(directory: Path) -> bool:
+    """Whether a folder has a checkpoint."""
+    return bool(_steps(directory))
 
 
 def is_of_tf_keras(directory: Path) -> bool:

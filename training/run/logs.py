@@ -18,6 +18,7 @@ from lambdanet.files import write_atomic
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run.devices import Devices
 from lambdanet.training.run.model_dir import RECIPE
+from lambdanet.training.run.optimizers import inner
 
 
 class HistoryFile(keras.callbacks.Callback):
@@ -58,8 +59,9 @@ class HistoryFile(keras.callbacks.Callback):
 
 def learning_rate(model: keras.Model) -> float:
     """Returns the learning rate of the last step of a compiled model."""
-    optimizer = model.optimizer  # whose `learning_rate` is that of the next step
-    return float(optimizer._learning_rate(optimizer.iterations.numpy() - 1))
+    optimizer = inner(model.optimizer)  # whose `learning_rate` is that of the next step
+    last = max(int(optimizer.iterations.numpy()) - 1, 0)
+    return float(optimizer._learning_rate(last))
 
 
 def read_history(path: Path) -> list[dict[str, str]]:
@@ -118,6 +120,16 @@ class Speed(keras.callbacks.Callback):
         (begin, done), (end, steps) = self._ends[-2], self._ends[-1]
         if end > begin:
             logs[SPEED] = (steps - done) * self._batch_size / (end - begin)
+
+
+class SkippedSteps(keras.callbacks.Callback):
+    """Adds `skipped_steps` to the logs at the end of an epoch, with loss scaling: those of the run so far."""
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        optimizer = self.model.optimizer
+        skipped = optimizer.iterations - inner(optimizer).iterations
+        if logs is not None:
+            logs["skipped_steps"] = float(skipped)
 
 
 class Dashboard(keras.callbacks.TensorBoard):
@@ -200,10 +212,9 @@ def _batches(recipe: Recipe, devices: Devices) -> str:
         parts.append(f" of {devices.workers} machines")
     if recipe.num_pseudo_labels:
         parts.append(f", {recipe.num_pseudo_labels} of them with pseudo-labels")
-    precision = "bfloat16" if recipe.mixed_precision else "float32"
     verb = "rises to" if recipe.warmup_epochs else "begins at"
     rate = f"the learning rate {verb} {recipe.learning_rate:g}"
-    return f"{''.join(parts)}, in {precision}; {rate}"
+    return f"{''.join(parts)}, in {recipe.compute_dtype}; {rate}"
 
 
 def _loss(recipe: Recipe) -> str:

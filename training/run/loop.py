@@ -8,8 +8,8 @@ Most runs are one call of `keras.Model.fit`. The order of an epoch in it:
    number of the epoch, so a resumed run gets the same batches. Each picture is read, decoded, augmented and
    mixed with others (preprocess.py).
 2. For each batch, Keras calls the compiled step: forward pass, the loss of `compile_model` (build.py),
-   gradients, and the update of `build_optimizer` (optimizers.py: decay, clipping, averages; build.py: the
-   learning rate, `WarmupSchedule`). `accumulate_steps` divides the batch (train_step.py).
+   gradients, and the update of `build_optimizer` (optimizers.py: clipping, decay, loss scaling; build.py: the
+   learning rate, `WarmupSchedule`). `accumulate_steps` divides the batch, and averages move (train_step.py).
 3. After each step, the callbacks in the order of `create_callbacks`: the guard checks that the loss is
    finite, and `SaveCheckpoints` (checkpoints.py) writes a checkpoint every `save_every` steps, and where a
    stop was requested.
@@ -55,6 +55,7 @@ from lambdanet.training.run.checkpoints import (
     Checkpoints,
     SaveCheckpoints,
     StopRequest,
+    has_checkpoint,
     is_out_of_patience,
 )
 from lambdanet.training.run.devices import Devices, create_devices
@@ -62,12 +63,14 @@ from lambdanet.training.run.logs import (
     MAX_PICTURES,
     Dashboard,
     HistoryFile,
+    SkippedSteps,
     Speed,
     compilation,
     learning_rate,
     opening,
     show_pictures,
 )
+from lambdanet.training.run.optimizers import class_of, inner
 
 which_keras.check_backend("training", ("tensorflow", "jax"))
 
@@ -158,6 +161,7 @@ def train(
     if recipe.zero_head and not recipe.start_from:
         accepted = "weights to fine-tune, with zero_head"
         raise invalid("start_from", accepted, "", "--set=start_from=MODEL_DIR")
+    class_of(recipe)  # checks the options of the optimizer
     path = model_dirs.check_model_dir(model_dir, recipe)
     if finished := start.find_finished(path, recipe):
         return finished
@@ -193,14 +197,25 @@ def train(
         )
         evaluation_steps = dataset.eval_steps(devices.shard())
 
-        # The model and its optimizer.
+        # The model, with its initial weights unless it has been trained, and its optimizer.
         keras.utils.set_random_seed(recipe.seed)
         if chosen.deterministic and keras.config.backend() == "tensorflow":
             tf.config.experimental.enable_op_determinism()
         model = build_model_for_training(recipe)
-        optimizer = build_optimizer(recipe, steps_per_epoch)
+        frozen = start.frozen_layers(model, recipe)
+        if recipe.start_from and not has_checkpoint(path / model_dirs.CHECKPOINTS):
+            names = dataset.class_names
+            classes = Classes("the data", len(names), names)
+            line = start.load_initial_weights(
+                model, recipe.start_from, recipe.zero_head, classes
+            )
+            if line and devices.chief:
+                print(line, flush=True)
+        for layer in frozen:
+            layer.trainable = False
+        optimizer = build_optimizer(recipe, model.weights, steps_per_epoch)
 
-        # Their checkpoints, and the newest of them, or else the initial weights.
+        # Their checkpoints, and the newest of them.
         checkpoints = Checkpoints(
             path / model_dirs.CHECKPOINTS, model, optimizer, devices
         )
@@ -214,7 +229,6 @@ def train(
             *_user_callbacks(chosen.callback if devices.chief else (), recipe, path),
             *best,
         ]
-        frozen = start.frozen_layers(model, recipe)
         step = checkpoints.restore()
         if step:
             record = start.resume(
@@ -227,19 +241,8 @@ def train(
             )
         if step == record.first_step:
             checkpoints.sums = 0 * checkpoints.sums  # an epoch begins, perhaps again
-        optimizer._learning_rate.first = record.position(0)
-        if recipe.start_from and step == 0:
-            names = dataset.class_names
-            classes = Classes("the data", len(names), names)
-            line = start.load_initial_weights(
-                model, recipe.start_from, recipe.zero_head, classes
-            )
-            if line and devices.chief:
-                print(line, flush=True)
-            checkpoints.reset_averages()
+        inner(optimizer)._learning_rate.first = record.position(0)
         devices.prepare(model)
-        for layer in frozen:
-            layer.trainable = False
         compile_model(
             dataclasses.replace(
                 recipe,
@@ -338,6 +341,7 @@ def create_callbacks(
       saving: the callback that writes the checkpoints.
     """
     averages = [AveragedEvaluation(checkpoints)] if recipe.ema_decay else []
+    skipped = [SkippedSteps()] if recipe.mixed_precision == "float16" else []
     files: list[keras.callbacks.Callback] = []
     if checkpoints.devices.chief:
         files = [
@@ -348,6 +352,7 @@ def create_callbacks(
         *averages,
         StopWhenDiverged(checkpoints),
         Speed(recipe.global_batch_size),
+        *skipped,
         *files,
         *own,
         saving,

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizers of recipes: Keras's and LAMB, with clipping and learning rates per weight."""
+"""The optimizers of recipes: Keras's and LAMB, and what is around them.
 
+Around an optimizer of any class are functions in place of two of its methods: `apply` is that of
+`sum_over_devices` and `clip_first`, and `update_step` that of `scale_steps`.
+"""
+
+import inspect
+import pkgutil
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, compat, keras
+from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.recipe_values import OPTIMIZERS, coerce
+from lambdanet.errors import check_known
 from lambdanet.models.layer_builder import CLASSIFIER
 
 # Gradients and weights of a layer -> the gradients to apply.
 Clip = Callable[[Tensor, Any], Tensor]
-# The weights in the order of the network -> the factor on the learning rate of each.
-RateFactors = Callable[[Sequence[Any]], list[float]]
 
 
 @keras.saving.register_keras_serializable("lambdanet")
@@ -22,7 +29,7 @@ class LAMB(keras.optimizers.Adam):
         update = m / (sqrt(v) + epsilon) + weight_decay * w
         w = w - learning_rate * (|w| / |update|) * update
 
-    with the bias-corrected moments m and v of Adam. Weights that are excluded from decay take Adam's step.
+    with the bias-corrected moments m and v of Adam. Weights that are no kernels take Adam's step.
     (`keras.optimizers.Lamb` of Keras 3.15 decays the weights outside of that ratio.)
 
     Args:
@@ -38,11 +45,18 @@ class LAMB(keras.optimizers.Adam):
         self,
         weight_decay: float = 0.0,
         epsilon: float = 1e-6,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
         name: str = "LAMB",
         **kwargs: Any,
     ):
         super().__init__(
-            weight_decay=weight_decay, epsilon=epsilon, name=name, **kwargs
+            weight_decay=weight_decay,
+            epsilon=epsilon,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            name=name,
+            **kwargs,
         )
 
     def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
@@ -57,127 +71,131 @@ class LAMB(keras.optimizers.Adam):
             / (1 - self.beta_1**step)
             / (K.sqrt(v / (1 - self.beta_2**step)) + self.epsilon)
         )
-        if self._use_weight_decay(variable):
+        if is_kernel(self._trainable_variables[index]):
             update += (self.weight_decay or 0.0) * variable
             sizes = norm(variable), norm(update)
             update *= K.where(sizes[0] * sizes[1] > 0, K.divide_no_nan(*sizes), 1.0)
         self.assign_sub(variable, K.cast(learning_rate, variable.dtype) * update)
 
 
-def with_options(
-    kind: type[keras.optimizers.Optimizer],
-) -> type[keras.optimizers.Optimizer]:
-    """Returns a class of optimizer with more arguments, for a run in which layers may be frozen.
+@keras.saving.register_keras_serializable("lambdanet")
+class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
+    """Keras's loss scaling for float16, whose `iterations` count all steps, as a run counts its batches.
 
-    Only kernels are decayed: no biases, no scales and shifts of normalizations, no tables of positions.
-    Gradients are clipped after the sum over devices. With `use_ema`, `averages` are the moving averages of
-    all weights with which it is built, batch statistics too. They start at the weights, move by
-    `move_averages` instead of in `apply`, and do not replace the weights at the end of `fit`, as Keras's do.
-
-    Args:
-      kind: the class. Its new arguments are `clip`, applied to the gradients of all devices together before
-        `global_clipnorm`, and `rate_factors`, which multiply the learning rate.
+    A step whose gradients are not finite is skipped: the `iterations` of `inner_optimizer` leave it out.
     """
 
-    class WithOptions(kind):
-        def __init__(
-            self,
-            *args: Any,
-            clip: Clip | None = None,
-            rate_factors: RateFactors | None = None,
-            use_ema: bool = False,
-            **kwargs: Any,
-        ):
-            super().__init__(*args, **kwargs)
-            self.averages: list[Any] = []
-            self._keeps_averages = use_ema
-            self._clip = clip
-            self._rate_factors = rate_factors
-            self._factors: Callable[[Any], float] = lambda key: 1.0
+    @property
+    def iterations(self) -> Any:
+        return self._iterations
 
-        def build(self, variables: Sequence[Any]) -> None:
-            if self._keeps_averages:
-                self.averages = self.add_optimizer_variables(variables, "average")
-                for average, variable in zip(self.averages, variables, strict=True):
-                    average.assign(keras.ops.copy(variable))
-            variables = [v for v in variables if v.trainable]
-            self.exclude_from_weight_decay([v for v in variables if not is_kernel(v)])
-            if self._rate_factors:
-                factors = self._rate_factors(variables)
-                self._factors = dict(
-                    zip(map(self._var_key, variables), factors, strict=True)
-                ).__getitem__
-            super().build(variables)
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        super().apply(grads, trainable_variables)
+        self._iterations.assign_add(1)
 
-        def move_averages(self, variables: Sequence[Any]) -> None:
-            """Moves the averages after step t, from 1, with the decay min(ema_momentum, (1 + t) / (10 + t)).
+    def stateless_apply(
+        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> Any:
+        weights, values = super().stateless_apply(
+            optimizer_variables, grads, trainable_variables
+        )
+        values[0] += 1  # `_iterations`, the first of the variables
+        return weights, values
 
-            With `ema_momentum` alone, those of a short run would be the initial weights.
 
-            Args:
-              variables: the weights, as for `build`.
-            """
-            step = K.cast(self.iterations, "float32")
-            decay = K.minimum(self.ema_momentum, (1 + step) / (10 + step))
-            for average, variable in zip(self.averages, variables, strict=True):
-                average.assign(average + (1 - decay) * (variable - average))
+def inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Returns the optimizer within loss scaling, or without it the optimizer itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
-        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-            super().apply(grads, trainable_variables or self._trainable_variables)
 
-        def stateless_apply(
-            self, optimizer_variables: Any, grads: Any, trainable_variables: Any
-        ) -> Any:
-            """Applies gradients on JAX, also where some of the variables are frozen."""
-            # An assigned attribute would be tracked by Keras.
-            attributes: dict[str, Any] = self.__dict__
-            built_for = self._trainable_variables
-            attributes["_trainable_variables"] = [v for v in built_for if v.trainable]
-            try:
-                return super().stateless_apply(
-                    optimizer_variables, grads, trainable_variables
-                )
-            finally:
-                attributes["_trainable_variables"] = built_for
+def class_of(recipe: Recipe) -> type[keras.optimizers.Optimizer]:
+    """Returns the class of a recipe's optimizer.
 
-        def _backend_apply_gradients(
-            self, grads: Any, trainable_variables: Any
-        ) -> None:
-            # TensorFlow: Keras would clip before the sum
-            if hasattr(kind, "_all_reduce_sum_gradients"):
-                pairs = super()._all_reduce_sum_gradients(
-                    zip(grads, trainable_variables, strict=True)
-                )
-                grads = [gradient for gradient, _ in pairs]
-            if self._clip:
-                grads = [
-                    self._clip(g, v)
-                    for g, v in zip(grads, trainable_variables, strict=True)
-                ]
-            super()._backend_apply_gradients(grads, trainable_variables)
+    Raises:
+      InputError: it has no such option as in `optimizer_options`, or one of another type.
+    """
+    kind = pkgutil.resolve_name(OPTIMIZERS[recipe.optimizer])
+    # Other fields of the recipe set what all of Keras's have.
+    fields = parameters_of(keras.optimizers.SGD).keys() - {"nesterov"}
+    fields |= {"beta_1", "adam_weight_decay"}
+    accepted = parameters_of(kind)
+    names = [name for name in accepted if name not in fields]
+    for option, value in recipe.optimizer_options.items():
+        check_known(f"option of optimizer {recipe.optimizer}", option, names)
+        default = accepted[option].default
+        if isinstance(default, bool | int | float):
+            expected = bool if isinstance(default, bool) else float
+            coerce(f"optimizer_options[{option!r}]", value, expected)
+    return kind
 
-        def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-            return grads_and_vars  # summed above
 
-        def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-            """Does nothing: `update_step` decays a variable at its own learning rate."""
+def parameters_of(kind: type) -> dict[str, inspect.Parameter]:
+    """Returns the parameters of a class by name."""
+    return dict(inspect.signature(kind.__init__).parameters)  # type: ignore[misc]
 
-        def update_step(
-            self, gradient: Tensor, variable: Any, learning_rate: Any
-        ) -> None:
-            rate = learning_rate * self._factors(self._var_key(variable))
-            if (
-                self.weight_decay
-                and not issubclass(kind, LAMB)
-                and self._use_weight_decay(variable)
-            ):
-                self.assign_sub(
-                    variable,
-                    variable * K.cast(self.weight_decay * rate, variable.dtype),
-                )
-            super().update_step(gradient, variable, rate)
 
-    return WithOptions
+def sum_over_devices(optimizer: keras.optimizers.Optimizer) -> Callable[..., None]:
+    """Returns an `apply` of an optimizer that first sums the gradients over the devices of TensorFlow.
+
+    Keras 3.15 sums them last, and clips those of each device.
+
+    Args:
+      optimizer: the optimizer, or that of loss scaling around it.
+    """
+    import tensorflow as tf
+
+    apply = optimizer.apply
+    inner(optimizer)._all_reduce_sum_gradients = list  # of pairs that are summed
+
+    def apply_sums(grads: Any, trainable_variables: Any = None) -> None:
+        context = tf.distribute.get_replica_context()
+        apply(context.all_reduce("SUM", list(grads)), trainable_variables)
+
+    return apply_sums
+
+
+def clip_first(
+    optimizer: keras.optimizers.Optimizer, clip: Clip, variables: Sequence[Any]
+) -> Callable[..., None]:
+    """Returns an `apply` of an optimizer that first clips the gradients of each weight.
+
+    Args:
+      optimizer: the optimizer.
+      clip: the function that clips.
+      variables: the weights for which it is built.
+    """
+    apply = optimizer.apply
+
+    def apply_clipped(grads: Any, trainable_variables: Any = None) -> None:
+        pairs = zip(grads, trainable_variables or variables, strict=True)
+        apply([clip(g, v) for g, v in pairs], trainable_variables)
+
+    return apply_clipped
+
+
+def scale_steps(
+    optimizer: keras.optimizers.Optimizer,
+    factors: Sequence[float],
+    decays: Sequence[float],
+) -> Callable[..., None]:
+    """Returns an `update_step` of an optimizer that decays each weight at a learning rate of its own.
+
+    Args:
+      optimizer: the optimizer.
+      factors: the factor on the learning rate of each weight for which it is built.
+      decays: the decay of each, by the learning rate times the weight.
+    """
+    update_step = optimizer.update_step
+
+    def scaled_step(gradient: Tensor, variable: Any, learning_rate: Any) -> None:
+        index = optimizer._get_variable_index(variable)
+        rate = learning_rate * factors[index]
+        if decays[index]:
+            decay = K.cast(decays[index] * rate, variable.dtype)
+            optimizer.assign_sub(variable, variable * decay)
+        update_step(gradient, variable, rate)
+
+    return scaled_step
 
 
 def adaptive_clip(limit: float, epsilon: float = 1e-3) -> Clip:
@@ -210,29 +228,28 @@ def adaptive_clip(limit: float, epsilon: float = 1e-3) -> Clip:
     return clip
 
 
-def layer_rate_factors(layer_decay: float, head: float) -> RateFactors:
-    """Returns learning rates that fall from the classifier to the stem by a factor per block.
+def layer_rate_factors(
+    variables: Sequence[Any], layer_decay: float, head: float
+) -> list[float]:
+    """Returns factors on learning rates that fall from the classifier to the stem by a factor per block.
 
     The stem, each block and the classifier are one layer each, in the order of the network (Clark et al.
     2020, section 3; timm's `--layer-decay`). Weights between the last block and the classifier belong to
     that block.
 
     Args:
+      variables: the weights in the order of the network.
       layer_decay: the factor from one layer to the one before; 1: none.
       head: a further factor of the classifier.
     """
-
-    def factors(variables: Sequence[Any]) -> list[float]:
-        groups = list(dict.fromkeys(map(_layer, variables)))
-        begins = ["block" in group or group.startswith(CLASSIFIER) for group in groups]
-        depths = {group: sum(begins[i + 1 :]) for i, group in enumerate(groups)}
-        heads = [head if _layer(v).startswith(CLASSIFIER) else 1.0 for v in variables]
-        return [
-            h * layer_decay ** depths[_layer(v)]
-            for h, v in zip(heads, variables, strict=True)
-        ]
-
-    return factors
+    groups = list(dict.fromkeys(map(_layer, variables)))
+    begins = ["block" in group or group.startswith(CLASSIFIER) for group in groups]
+    depths = {group: sum(begins[i + 1 :]) for i, group in enumerate(groups)}
+    heads = [head if _layer(v).startswith(CLASSIFIER) else 1.0 for v in variables]
+    return [
+        h * layer_decay ** depths[_layer(v)]
+        for h, v in zip(heads, variables, strict=True)
+    ]
 
 
 def norm(x: Any, axes: tuple[int, ...] | None = None) -> Tensor:

@@ -2,13 +2,14 @@
 """Training steps that need less memory: gradient accumulation, and activations that are computed again."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from lambdanet import backend as K
 from lambdanet.backend import ENGINE, keras
 from lambdanet.backend.device import num_devices
 from lambdanet.errors import invalid
-from lambdanet.training.run.optimizers import layer_group
+from lambdanet.training.run.optimizers import inner, layer_group
 
 
 def accumulate_gradients(model: keras.Model, parts: int) -> Callable[..., Any]:
@@ -31,14 +32,14 @@ def average_weights(model: keras.Model) -> Callable[..., Any]:
     """Returns a `train_step` that also moves the averages of weights and batch statistics.
 
     Args:
-      model: a compiled model, whose optimizer is of `with_options`, with `use_ema`.
+      model: a compiled model, whose optimizer is of `build_optimizer`.
     """
     step = model.train_step
     optimizer = model.optimizer
 
     def tensorflow_step(data: Any) -> Any:
         logs = step(data)
-        optimizer.move_averages(model.weights)
+        move_averages(optimizer, model.weights)
         return logs
 
     def jax_step(state: Any, data: Any) -> Any:
@@ -47,11 +48,28 @@ def average_weights(model: keras.Model) -> Callable[..., Any]:
         variables += optimizer.variables
         pairs = zip(variables, [*weights, *others, *values], strict=True)
         with keras.StatelessScope(pairs) as scope:
-            optimizer.move_averages(model.weights)
+            move_averages(optimizer, model.weights)
         values = [scope.get_current_value(v) for v in optimizer.variables]
         return logs, (weights, others, values, metrics)
 
     return jax_step if ENGINE == "jax" else tensorflow_step
+
+
+def move_averages(
+    optimizer: keras.optimizers.Optimizer, weights: Sequence[Any]
+) -> None:
+    """Moves the averages after step t, from 1, with the decay min(ema_momentum, (1 + t) / (10 + t)).
+
+    With `ema_momentum` alone, those of a short run would be the initial weights.
+
+    Args:
+      optimizer: the optimizer, of `build_optimizer`.
+      weights: the weights, as for `build_optimizer`.
+    """
+    step = K.cast(optimizer.iterations, "float32")
+    decay = K.minimum(inner(optimizer).ema_momentum, (1 + step) / (10 + step))
+    for average, weight in zip(optimizer.averages, weights, strict=True):
+        average.assign(average + (1 - decay) * (weight - average))
 
 
 def rematerialize(model: keras.Model) -> Callable[..., Any]:
@@ -170,8 +188,9 @@ def _tensorflow_step(model: keras.Model, parts: int) -> Callable[..., Any]:
             with tf.GradientTape() as tape:
                 logits = model(x, training=True)
                 loss = model.compute_loss(x, y, logits, training=True)
+                scaled = model.optimizer.scale_loss(loss)
             gradients = tape.gradient(
-                loss, model.trainable_weights, unconnected_gradients="zero"
+                scaled, model.trainable_weights, unconnected_gradients="zero"
             )
             # Keras divides losses by their number
             replicas = model.distribute_strategy.num_replicas_in_sync

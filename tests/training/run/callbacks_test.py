@@ -14,14 +14,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lambdanet import configs
 from lambdanet.training.run import loop
-from lambdanet.training.run.build import WarmupSchedule, create_metrics
+from lambdanet.training.run.build import build_optimizer, create_metrics
 from lambdanet.training.run.checkpoints import (
     Checkpoints,
     SaveCheckpoints,
     StopRequest,
 )
 from lambdanet.training.run.logs import HistoryFile, Speed, read_history, show_pictures
-from lambdanet.training.run.optimizers import with_options
 from lambdanet.training.run.train_step import average_weights
 
 IMAGES = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
@@ -41,9 +40,11 @@ class _Run:
         head = keras.layers.Dense(2, name="head")
         self.path = path
         self.model = keras.Model(images, head(norm(images)), name="one_layer")
-        optimizer = with_options(keras.optimizers.SGD)(
-            WarmupSchedule(0.1, 8, 4), use_ema=use_ema, ema_momentum=0.3, name="sgd"
+        ema_decay = 0.3 if use_ema else 0.0
+        recipe = dataclasses.replace(
+            RECIPE, epochs=4, warmup_epochs=2, momentum=0, ema_decay=ema_decay
         )
+        optimizer = build_optimizer(recipe, self.model.weights, steps_per_epoch=2)
         self.checkpoints = Checkpoints(path / "checkpoints", self.model, optimizer)
         self.model.compile(
             optimizer,

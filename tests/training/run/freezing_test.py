@@ -19,10 +19,10 @@ from lambdanet.models.weights import weight_files
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import start
-from lambdanet.training.run.build import build_model
+from lambdanet.training.run.build import build_model, build_optimizer
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.model_dir import load_trained_model
-from lambdanet.training.run.optimizers import with_options
+from lambdanet.training.run.train_step import move_averages
 from lambdanet.training.train import train
 
 RECIPE = dataclasses.replace(
@@ -159,14 +159,14 @@ def test_frozen_layers_move_in_a_second_run(data_dir, tmp_path, monkeypatch):
 def test_averages_start_at_initial_weights(tmp_path):
     """The averages after a step are of the initial weights, not of those of the build."""
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, use_bias=False)])
-    optimizer = with_options(keras.optimizers.SGD)(
-        0.1, use_ema=True, ema_momentum=1 - 1e-6
-    )
-    checkpoints = Checkpoints(tmp_path, model, optimizer)
     (kernel,) = model.weights
     kernel.assign(np.full([2, 3], 7.0))
-    checkpoints.reset_averages()
+    recipe = dataclasses.replace(
+        RECIPE, learning_rate=0.1, momentum=0, schedule="constant", ema_decay=1 - 1e-6
+    )
+    optimizer = build_optimizer(recipe, model.weights, 1)
+    checkpoints = Checkpoints(tmp_path, model, optimizer)
     optimizer.apply([np.ones([2, 3], np.float32)], [kernel])
-    optimizer.move_averages(model.weights)
+    move_averages(optimizer, model.weights)
     checkpoints.use_averages()
     np.testing.assert_allclose(kernel, 7.0 - 0.1 * 9 / 11, atol=1e-5)

@@ -34,7 +34,8 @@ def _network():
 
 def _train(recipe, model, batches, labels):
     """Returns the weights and metrics after a training step per batch."""
-    build.compile_model(recipe, model, build.build_optimizer(recipe, 10))
+    optimizer = build.build_optimizer(recipe, model.weights, 10)
+    build.compile_model(recipe, model, optimizer)
     logs = [model.train_on_batch(batch, labels, return_dict=True) for batch in batches]
     assert int(model.optimizer.iterations) == len(batches)
     return [*model.get_weights(), *(np.array(list(log.values())) for log in logs)]
