@@ -203,6 +203,11 @@ class ProjectedLayer(CausalLayer):
             if mask is not None:  # of the positions that count in the statistics
                 mask = K.reshape(mask, [b, product(size), 1])
             y = norm(y, training=training, mask=mask)
+            if self.compute_dtype == "float16":
+                # Below 2^16 for the product of a query and a content lambda, also where the moving
+                # variance is almost 0 and what is not the mean becomes large.
+                bound = (2**15 / (self.key_dim * self.intra_depth)) ** 0.5
+                y = K.minimum(K.maximum(y, -bound), bound)
         # Separated on one axis of positions, so that no tensor of an exported model has more than four axes.
         maps = [y]
         if self._num_lambdas > 1:

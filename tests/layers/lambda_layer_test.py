@@ -162,6 +162,16 @@ def test_half_precision_is_finite_for_large_inputs(dtype, causal):
         assert np.isfinite(tf.cast(value, tf.float32)).all()
 
 
+def test_tiny_moving_variances_in_float16_are_finite():
+    layer = LambdaLayer(16, scope=5, dtype="mixed_float16")
+    x = images(64, 1, 1, 8)
+    layer(x)
+    for name, weight in weights_by_name(layer).items():
+        if "moving_variance" in name:
+            weight.assign(np.full(weight.shape, 1e-37))
+    assert np.isfinite(tf.cast(layer(x), tf.float32)).all()
+
+
 def test_another_context_in_a_functional_model(tmp_path):
     """Queries from one map, keys and values from another of another size and depth."""
     inputs, context = keras.Input([None, 8]), keras.Input([None, 6])
