@@ -82,8 +82,7 @@ def test_recipe_trains_on_two_devices(tmp_path):
     pictures, labels = bars(80)
     with keras.distribution.DataParallel(auto_shard_dataset=False).scope():
         model = build_model(recipe)
-        optimizer = build_optimizer(recipe, model.weights, steps_per_epoch=2)
-        compile_model(recipe, model, optimizer)
+        compile_model(recipe, model, build_optimizer(recipe, model.weights, 2))
         history = model.fit(
             pictures, labels, batch_size=40, epochs=recipe.epochs, verbose=0
         ).history

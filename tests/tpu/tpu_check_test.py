@@ -298,8 +298,9 @@ def test_recipe_step_equals_a_step_of_fit(monkeypatch):
     monkeypatch.setattr(steps, "build_model", lambda recipe: stepped)
     step = steps.recipe_step(recipe, "train", 4)
     loss = float(tf.function(step.function)(tf.constant(images), labels)["loss"])
-    optimizer = build.build_optimizer(recipe, model.weights, 1000)
-    build.compile_model(recipe, model, optimizer)
+    build.compile_model(
+        recipe, model, build.build_optimizer(recipe, model.weights, 1000)
+    )
     history = model.fit(images, labels, batch_size=4, verbose=0)
     assert loss == pytest.approx(history.history["loss"][0], rel=1e-5)
     found, expected = (

@@ -149,8 +149,7 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
     assert keras.mixed_precision.global_policy().name == "float32"
     model, _ = model_dir.load_trained_model(tmp_path)
     assert {weight.dtype for weight in model.get_weights()} == {np.dtype("float32")}
-    optimizer = build.build_optimizer(recipe, model.weights, 4)
-    build.compile_model(recipe, model, optimizer)
+    build.compile_model(recipe, model, build.build_optimizer(recipe, model.weights, 4))
     dataset = Dataset.open(recipe, data_dir)
     found = model.evaluate(dataset.eval(), steps=dataset.eval_steps(), verbose=0)
     expected = [result["val_loss"], result["val_accuracy"]]
@@ -177,6 +176,18 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
         (
             {"model_options": {"num_classes": 7}},
             "options of the model's layers, got 'num_classes'",
+        ),
+        (
+            {"optimizer_options": {"rho": 0.9}},
+            "unknown option of optimizer sgd 'rho'; accepted: nesterov",
+        ),
+        (
+            {"optimizer_options": {"nesterov": "no"}},
+            r"\['nesterov'\] must be true or false, got 'no'",
+        ),
+        (
+            {"optimizer": "Muon", "optimizer_options": {"exclude_layers": 3}},
+            "must be options of Muon, got {'exclude_layers': 3}; .*int",
         ),
         ({"global_batch_size": 65}, "global_batch_size must be at most 64, .*, got 65"),
     ],

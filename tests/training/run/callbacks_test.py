@@ -31,7 +31,7 @@ RECIPE = configs.get_recipe("digits")
 class _Run:
     """A compiled model of one layer and its checkpoints; an epoch has two batches."""
 
-    def __init__(self, path, use_ema=False):
+    def __init__(self, path, ema_decay=0.0):
         keras.utils.set_random_seed(0)
         images = keras.Input([2])
         norm = keras.layers.BatchNormalization(
@@ -40,7 +40,6 @@ class _Run:
         head = keras.layers.Dense(2, name="head")
         self.path = path
         self.model = keras.Model(images, head(norm(images)), name="one_layer")
-        ema_decay = 0.3 if use_ema else 0.0
         recipe = dataclasses.replace(
             RECIPE, epochs=4, warmup_epochs=2, momentum=0, ema_decay=ema_decay
         )
@@ -52,7 +51,7 @@ class _Run:
             metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
         )
         create_metrics(self.model, np.zeros([1]))
-        if use_ema:
+        if ema_decay:
             self.model.train_step = average_weights(self.model)
 
     def fit(
@@ -205,9 +204,9 @@ def test_evaluation_uses_averages_and_training_weights(tmp_path):
         pairs = zip(averages, step, strict=True)
         averages = [decay * average + (1 - decay) * weight for average, weight in pairs]
 
-    run = _Run(tmp_path / "run", use_ema=True)
+    run = _Run(tmp_path / "run", ema_decay=0.3)
     run.fit(recipe=dataclasses.replace(RECIPE, ema_decay=0.5))
-    resumed = _Run(tmp_path / "run", use_ema=True)
+    resumed = _Run(tmp_path / "run", ema_decay=0.3)
     resumed.checkpoints.restore()
     for model in (run.model, resumed.model):
         assert_equal_arrays(model.get_weights(), weights[-1], rtol=1e-5)
@@ -217,7 +216,7 @@ def test_evaluation_uses_averages_and_training_weights(tmp_path):
 
 
 def test_tensorboard_has_results_speed_and_averages(tmp_path):
-    run = _Run(tmp_path, use_ema=True)
+    run = _Run(tmp_path, ema_decay=0.3)
     run.fit(recipe=dataclasses.replace(RECIPE, ema_decay=0.5))
     events = run.events()
     tags = set(events.Tags()["tensors"])

@@ -180,8 +180,9 @@ def test_trained_model_has_averages_if_there_are_any(tmp_path, one_block, ema_de
     with refused("with an epoch or more, got .*; there is no checkpoint in"):
         model_dir.load_trained_model(path)
     model = build_model(recipe)
-    optimizer = build_optimizer(recipe, model.weights, 10)
-    checkpoints = Checkpoints(path / "checkpoints", model, optimizer)
+    checkpoints = Checkpoints(
+        path / "checkpoints", model, build_optimizer(recipe, model.weights, 10)
+    )
     begin = model.get_weights()
     end = [weight + 1 for weight in begin]
     model.set_weights(end)

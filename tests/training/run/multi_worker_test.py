@@ -107,8 +107,7 @@ def test_losses_equal_one_device(folder, ended, monkeypatch):
     )
     keras.utils.set_random_seed(RECIPE.seed)
     model = build.build_model(RECIPE)
-    optimizer = build.build_optimizer(RECIPE, model.weights, 4)
-    build.compile_model(RECIPE, model, optimizer)
+    build.compile_model(RECIPE, model, build.build_optimizer(RECIPE, model.weights, 4))
     fitted = model.fit(
         batches.take(LAST_STEP), epochs=3, steps_per_epoch=4, shuffle=False, verbose=0
     )

@@ -111,8 +111,8 @@ def test_either_steps_or_loss_decay_kernels(optimizer):
     recipe = dataclasses.replace(RECIPE, optimizer=optimizer, weight_decay=0.1)
     decay = 0.1 if recipe.decays_in_steps else 0
     assert (build._kernel_regularizer(recipe) is None) == recipe.decays_in_steps
-    optimizer = build.build_optimizer(recipe, _variables()[0], 1)
-    assert (optimizer.weight_decay or 0) == decay
+    built = build.build_optimizer(recipe, _variables()[0], 1)
+    assert (built.weight_decay or 0) == decay
 
 
 def test_clip_norm_scales_all_gradients_together():
@@ -170,6 +170,12 @@ def test_rates_per_layer_scale_steps(optimizer):
         np.testing.assert_allclose(
             b - before, factor * (a - before), rtol=2e-3, atol=1e-6
         )
+
+
+def test_every_optimizer_of_keras_is_known():
+    names = [name for name in dir(keras.optimizers) if "Optimizer" not in name]
+    classes = {name.lower() for name in names if name[0].isupper()}
+    assert classes == recipe_values.OPTIMIZERS.keys()
 
 
 def test_layers_are_stem_blocks_and_classifier():
