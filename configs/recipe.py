@@ -231,7 +231,7 @@ class Recipe:
     @property
     def compute_dtype(self) -> str:
         """The type in which the model computes."""
-        return self.mixed_precision or "float32"
+        return str(self.mixed_precision or "float32")
 
     @property
     def training_size(self) -> int:

@@ -41,7 +41,7 @@ DEVIATIONS = Limit(
 )
 BALANCED = "balanced"  # weights of the classes
 Weights = tuple[float, ...] | Literal["balanced"]
-Precision = Literal[False, "bfloat16", "float16"]
+Precision = bool | Literal["bfloat16", "float16"]
 PRECISIONS = {
     "false": False,
     "true": "bfloat16",  # as recipes of earlier versions have it
@@ -163,7 +163,7 @@ def parse_value(text: str, kind: type) -> object:
     return text
 
 
-def coerce(field: str, value: Any, kind: type) -> Any:
+def coerce(field: str, value: Any, kind: Any) -> Any:
     """Returns a value as the type of its field: an int as a float, a sequence as a tuple of floats."""
     if kind == Weights:
         kind, _ = get_args(kind)

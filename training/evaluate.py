@@ -65,7 +65,7 @@ def evaluate(
     Returns:
       A dict of `dataset`, `split`, `examples`, `loss`, and the measures of the task, all in 0..1: `top_1`,
       `top_5` (1 with five classes or fewer) and `calibration_error`, the expected calibration error;
-      `average_precision` and `thresholds`; or `mean_iou` and `pixel_accuracy`.
+      `average_precision` and `thresholds`; or `mean_iou`.
 
     Raises:
       InputError: there is no trained model in `model_dir`, there is no such split or `data_dir`, the data

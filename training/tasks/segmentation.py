@@ -57,8 +57,9 @@ class Segmentation(Task):
         from lambdanet.training.data import mask_view, preprocess
 
         recipe = self.recipe
+        pixels, mask = source.pair(example)
         picture, labels = mask_view.window(
-            *source.pair(example), recipe.training_size, recipe.augmentation, seed
+            pixels, mask, recipe.training_size, recipe.augmentation, seed
         )
         return preprocess.change_pixels(picture, recipe, seed), labels
 
