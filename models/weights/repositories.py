@@ -77,21 +77,19 @@ def _convert(
             f"convert` nor {TIMM_FILE} of timm; where it is private or gated, `hf auth login` first"
         ) from None
     # timm's networks are those that it has weights for
-    pretrained_weights.get(model_name)
+    published = pretrained_weights.get(model_name)
     metadata = {
         "repository": repository,
         "source": source.location,
         "source_sha256": source.sha256,
+        "source_revision": source.revision,
     }
-    metadata |= {"source_revision": source.revision}
     with contextlib.suppress(hub.MissingFile):  # the weights are complete without it
         config = hub.fetch(repository, trained_classes.TIMM_CONFIG, source.revision)[0]
         metadata |= _preprocessing(model_name, config)
         metadata |= trained_classes.as_metadata(trained_classes.names_in_config(config))
     tensors = tensor_files.read_tensors(checkpoint)
-    classes = timm_rules.count_classes(
-        tensors, pretrained_weights.get(model_name).num_classes
-    )
+    classes = timm_rules.count_classes(tensors, published.num_classes)
     model = build(num_classes=classes)
     timm_rules.load(model, tensors)
     weight_files.save(model, path, {**metadata, "num_classes": str(classes)})

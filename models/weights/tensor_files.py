@@ -13,7 +13,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -56,10 +56,9 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str,
     Raises:
       InputError: the file is truncated, changed or of another kind, or has a name twice.
     """
-    with _opened(path) as file, open(path, "rb") as content:
+    with _opened(path) as (file, data):
         metadata = file.metadata() or {}
-        content.seek(_data_start(content.read(8)))
-        found = hashlib.file_digest(content, "sha256").hexdigest()
+        found = hashlib.file_digest(data, "sha256").hexdigest()
         if metadata.get(SHA256, found) != found:
             raise ValueError(f"its sha256 is {found}, not {metadata[SHA256]}")
         return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
@@ -71,7 +70,7 @@ def metadata_of(path: str | Path) -> dict[str, str]:
     Raises:
       InputError: the file is truncated or of another kind.
     """
-    with _opened(path) as file:
+    with _opened(path) as (file, _):
         return file.metadata() or {}
 
 
@@ -81,21 +80,21 @@ def shape_of(path: str | Path, name: str) -> list[int]:
     Raises:
       InputError: the file is truncated or of another kind.
     """
-    with _opened(path) as file:
+    with _opened(path) as (file, _):
         if name not in file.keys():  # noqa: SIM118
             return []
         return file.get_slice(name).get_shape()
 
 
 @contextlib.contextmanager
-def _opened(path: str | Path) -> Iterator[Any]:
-    """Yields a safetensors file whose lengths and names have been checked."""
+def _opened(path: str | Path) -> Iterator[tuple[Any, IO[bytes]]]:
+    """Yields a safetensors file whose lengths and names have been checked, and the bytes of its arrays."""
     try:
         with safe_open(path, "numpy") as file, open(path, "rb") as content:
             header = content.read(_data_start(content.read(8)) - 8)
             # Safetensors takes the last of equal names.
             json.loads(header, object_pairs_hook=_by_name)
-            yield file
+            yield file, content
     except (SafetensorError, OSError, ValueError, AttributeError) as error:
         reason = (
             "it has numbers of an unknown type"
