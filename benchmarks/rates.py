@@ -5,17 +5,18 @@ import dataclasses
 import statistics
 import sys
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from benchmarks import program
 from benchmarks.interleaved import results
 from benchmarks.interleaved.cases import HEADS, KEY_DIM, Case, cases
+from benchmarks.interleaved.contenders import Run, run_position_lambdas
+from lambdanet import backend as K
 from lambdanet import command_line
-from lambdanet.backend import device
+from lambdanet.backend import Tensor, device
 from lambdanet.backend.device import Device, Speed
 from lambdanet.errors import check_counts
 from lambdanet.files import write_output
@@ -101,66 +102,47 @@ def measure_rates(
 
 def measure_case(case: Case, cpu: Device, repeats: int) -> list[Timing]:
     """Returns the times of all forms of a case that may be chosen; the forms take turns."""
-    b = case.batch
-    height = case.height
-    width = case.width
+    size = case.height, case.width
     v = case.channels // HEADS
-    random = np.random.default_rng(0)
-    shapes = (
-        [b, height, width, HEADS, KEY_DIM],
-        [b, height, width, v, 1],
-        [SCOPE, SCOPE, KEY_DIM, 1],
-    )
-    inputs = [
-        tf.constant(random.standard_normal(shape), tf.float32) for shape in shapes
-    ]
-    queries, values, table = inputs
-    sizes = PositionTerm(queries, values, table, needs_gradient=case.backward).sizes
+    shape = case.batch, size, size, (SCOPE, SCOPE), HEADS, KEY_DIM, v
+    sizes = Sizes(*shape, needs_gradient=case.backward)
     forms: list[Form] = [*products.candidates(sizes)]
     if not case.backward:
         forms += convolution.candidates(sizes)
     speed = cpu.speed(case.backward, by_xla=False)
     limit = PRUNED * min(form.seconds(sizes, speed) for form in forms)
     forms = [form for form in forms if form.seconds(sizes, speed) <= limit]
-    runs = {form: _compile(form, cpu, case.backward) for form in forms}
+    runs = {form: _compile(form, cpu, case) for form in forms}
     seconds: dict[Form, list[float]] = {form: [] for form in forms}
     for run in runs.values():
-        run(*inputs)
+        run()
     for _ in range(repeats):
         for form, run in runs.items():
-            seconds[form].append(_time(run, inputs))
+            seconds[form].append(_time(run))
     return [
         Timing(case, sizes, form, statistics.median(times))
         for form, times in seconds.items()
     ]
 
 
-def _compile(form: Form, cpu: Device, backward: bool) -> Callable[..., Any]:
-    """Returns a function of queries, values and table: the outputs, or all gradients."""
+def _compile(form: Form, cpu: Device, case: Case) -> Run:
+    """Returns a function that computes the outputs or, for both passes, all gradients."""
 
-    def compute(queries: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-        return form.compute(
-            PositionTerm(queries, values, table, needs_gradient=backward), cpu
-        )
+    def compute(queries: Tensor, values: Tensor, table: Tensor) -> Tensor:
+        by_depth = values[..., K.newaxis], table[..., K.newaxis]
+        term = PositionTerm(queries, *by_depth, needs_gradient=case.backward)
+        return form.compute(term, cpu)
 
-    def differentiate(*inputs: tf.Tensor) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs = compute(*inputs)
-        return tape.gradient(outputs, inputs)
-
-    return tf.function(
-        differentiate if backward else compute, autograph=False, reduce_retracing=True
-    )
+    return run_position_lambdas(compute, case)
 
 
-def _time(run: Callable[..., Any], inputs: Sequence[tf.Tensor]) -> float:
+def _time(run: Run) -> float:
     """Returns the seconds per call, after a call that is not timed."""
-    run(*inputs)
+    run()
     calls = 0
     start = time.perf_counter()
     while time.perf_counter() - start < MIN_SECONDS or calls == 0:
-        run(*inputs)
+        run()
         calls += 1
     return (time.perf_counter() - start) / calls
 

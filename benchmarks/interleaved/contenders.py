@@ -84,7 +84,7 @@ def build(name: str, case: Case) -> Run:
         by_name = partial(
             apply_position_lambdas, implementation=form, training=case.backward
         )
-        return _run_position_lambdas(figure_3 if name == FIGURE_3 else by_name, case)
+        return run_position_lambdas(figure_3 if name == FIGURE_3 else by_name, case)
     if name in ATTENTION:
         return run_layer(
             lambda case, **options: ATTENTION[name](
@@ -127,8 +127,8 @@ def figure_3(queries: Tensor, values: Tensor, table: Tensor) -> Tensor:
     return K.reshape(outputs, [b, height, width, h, v])
 
 
-def _run_position_lambdas(apply: Callable[..., Tensor], case: Case) -> Run:
-    """The position lambdas of random queries and values."""
+def run_position_lambdas(apply: Callable[..., Tensor], case: Case) -> Run:
+    """Returns a function that applies position lambdas to random queries, values and table once."""
     b = case.batch
     height = case.height
     width = case.width
