@@ -35,6 +35,7 @@ DATA = {  # besides modules
         f"lambdanet/configs/registry/{name}.txt"
         for name in ("imagenet_classes", "published_weights")
     ),
+    "lambdanet/detection/configs/shapes.yaml",
     "lambdanet/explain/page.html",
     "lambdanet/models/sizes.csv",
     "lambdanet/models/lambda_resnet18_1d_causal_mnist1d.safetensors",
