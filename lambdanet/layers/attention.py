@@ -82,13 +82,18 @@ class Attention(TableLayer):
         qkv: Sequence[Tensor],
         places: Sequence[Tensor],
         tables: Sequence[Tensor],
-        axes: Sequence[attention.ChosenAxis],
+        blocks: Sequence[LocalGeometry],
     ) -> tuple[Tensor, Tensor]:
         """Returns the weights of queries at places in height and width of a map, and the values.
 
-        `qkv` are as of `_project_heads`.
+        `qkv` are as of `_project_heads`, and what a query sees along an axis is its block with the halo.
         """
-        height, width = sizes(qkv[1])[1:3]
+        map_size = height, width = sizes(qkv[1])[1:3]
+        axes = []
+        for place, size, table, block in zip(
+            places, map_size, tables, blocks, strict=True
+        ):
+            axes.append(chosen_axis(place, size, table.shape[0], block))
         queries, keys, values = (self._by_head(x) for x in qkv)
         rows, columns = places
         queries = K.take(queries, rows * width + columns, axis=2)
@@ -251,12 +256,9 @@ class GlobalAttention(_MapAttention):
         map_size = sizes(inputs)[1:3]
         tables = self._tables(map_size)
         places = chosen // map_size[1], chosen % map_size[1]
-        axes = []
-        for place, size, table in zip(places, map_size, tables, strict=True):
-            whole = LocalGeometry(block_size=size, halo_size=0)
-            axes.append(chosen_axis(place, size, table.shape[0], whole))
+        whole = [LocalGeometry(block_size=size, halo_size=0) for size in map_size]
         qkv = self._project_heads(inputs, self._qkv)
-        return self._chosen_weights(qkv, places, tables, axes)
+        return self._chosen_weights(qkv, places, tables, whole)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -295,18 +297,16 @@ class AxialAttention(_MapAttention):
 
     def chosen_weights(self, inputs: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Attention`, of the attention along the width, to what that along the height returns."""
-        map_size = height, width = sizes(inputs)[1:3]
-        tables = self._tables(map_size)
+        map_size = _, width = sizes(inputs)[1:3]
+        height_table, width_table = self._tables(map_size)
         places = chosen // width, chosen % width
-        whole = LocalGeometry(block_size=width, halo_size=0)
-        own_row = K.arange(height) == places[0][:, K.newaxis]
-        axes = [
-            attention.ChosenAxis(None, own_row, height),
-            chosen_axis(places[1], width, tables[1].shape[0], whole),
-        ]
-        x = self._attend_in_columns(inputs, tables[0])
+        x = self._attend_in_columns(inputs, height_table)
         qkv = self._project_heads(x, self._along_width)
-        return self._chosen_weights(qkv, places, tables, axes)
+        # Along the width, a query sees its own row, without an embedding.
+        tables = K.zeros_like(height_table), width_table
+        rows = LocalGeometry(block_size=1, halo_size=0)
+        columns = LocalGeometry(block_size=width, halo_size=0)
+        return self._chosen_weights(qkv, places, tables, [rows, columns])
 
     def _attend_in_columns(self, x: Tensor, table: Tensor) -> Tensor:
         """Attends within every column of [b, h, w, c]."""

@@ -19,7 +19,7 @@ from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.attention import Attention
 from lambdanet.layers.layer import strided_shape
 from lambdanet.ops import kernels
-from lambdanet.ops.local_attention import LocalGeometry, chosen_axis
+from lambdanet.ops.local_attention import LocalGeometry
 
 TABLE_COMBINATIONS = ("concatenated", "added")
 
@@ -60,16 +60,11 @@ class _BlockAttention(Attention):
         )
 
     def chosen_weights(self, inputs: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        map_size = sizes(inputs)[1:3]
-        width = ceil_div(map_size[1], self.strides)
+        width = ceil_div(sizes(inputs)[2], self.strides)
         places = chosen // width * self.strides, chosen % width * self.strides
-        tables = self._tables()
-        axes = []
-        for place, size, table in zip(places, map_size, tables, strict=True):
-            r = table.shape[0]
-            axes.append(chosen_axis(place, size, r, self._geometry()))
         qkv = self._project_heads(inputs, self._qkv)
-        return self._chosen_weights(qkv, places, tables, axes)
+        blocks = [self._geometry()] * 2
+        return self._chosen_weights(qkv, places, self._tables(), blocks)
 
     def _geometry(self) -> LocalGeometry:
         block_size, halo_size, _ = self._sizes()

@@ -181,16 +181,16 @@ class ChosenAxis:
     """What some queries see along one axis of a map, which may have padding around it.
 
     Attributes:
-      rows: the row of a table of offsets for each query and context position, [c, context]; None: no table.
+      rows: the row of a table of offsets for each query and context position, [c, context].
       visible: whether a query sees a context position, [c, context].
       size: the positions of the map.
       padding: the context positions before those of the map.
     """
 
-    rows: Tensor | None
+    rows: Tensor
     visible: Tensor
     size: int
-    padding: int = 0
+    padding: int
 
 
 def chosen_weights(
@@ -223,11 +223,10 @@ def chosen_weights(
     logits = K.matmul(queries, keys, transpose_b=True)
     logits = K.reshape(logits, [b, heads, c, height, width])
     for number, (axis, table) in enumerate(zip(axes, tables, strict=True)):
-        if axis.rows is not None:
-            table = K.cast(K.convert_to_tensor(table), logits.dtype)
-            embeddings = K.take(table, axis.rows, axis=0)  # [c, context, k]
-            bias = K.einsum("bhck,cak->bhca", queries, embeddings)
-            logits += K.expand_dims(bias, 4 - number)
+        table = K.cast(K.convert_to_tensor(table), logits.dtype)
+        embeddings = K.take(table, axis.rows, axis=0)  # [c, context, k]
+        bias = K.einsum("bhck,cak->bhca", queries, embeddings)
+        logits += K.expand_dims(bias, 4 - number)
     first, second = (axis.visible for axis in axes)
     visible = first[:, :, K.newaxis] & second[:, K.newaxis]
     logits += mask_to_bias(visible, logits.dtype)
