@@ -93,13 +93,12 @@ def read_remote(path: str) -> bytes:
         return file.read()
 
 
-def write_output(path: str | Path, content: bytes | str, name: str = "out") -> None:
+def write_output(path: str | Path, content: bytes | str) -> None:
     """Writes a file that the user asked for, completely or not at all, and makes its folder.
 
     Args:
       path: the file; its folder is made.
       content: what it contains; text is written as UTF-8, and PNG is marked as ours (`PNG_MARK`).
-      name: the argument or flag that has the path, for the message.
 
     Raises:
       InputError: it cannot be written.
@@ -112,7 +111,7 @@ def write_output(path: str | Path, content: bytes | str, name: str = "out") -> N
         write_atomic(path, content)
     except OSError as error:
         raise InputError(
-            f"{name} {str(path)!r} cannot be written ({error.strerror or error})"
+            f"out {str(path)!r} cannot be written ({error.strerror or error})"
         ) from error
 
 
@@ -176,12 +175,11 @@ def absolute(path: str | Path) -> str:
     )
 
 
-def check_output_dir(path: str | Path, name: str = "out") -> None:
+def check_output_dir(path: str | Path) -> None:
     """Raises `InputError` where a path is a file, or a folder with something in it.
 
     Args:
       path: the folder, which may be on a remote file system.
-      name: the argument or flag that has the path, for the message.
     """
     import tensorflow as tf
 
@@ -190,11 +188,11 @@ def check_output_dir(path: str | Path, name: str = "out") -> None:
         return
     if not tf.io.gfile.isdir(path):
         raise InputError(
-            f"{name} {path!r} is a file; give a folder that does not exist yet"
+            f"out {path!r} is a file; give a folder that does not exist yet"
         )
     if tf.io.gfile.listdir(path):
         raise InputError(
-            f"{name} {path!r} is not empty; give another folder, or remove this one first"
+            f"out {path!r} is not empty; give another folder, or remove this one first"
         )
 
 
@@ -205,12 +203,11 @@ def check_outside(out: str | Path, folder: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def atomic_dir(path: str, name: str = "out") -> Iterator[str]:
+def atomic_dir(path: str) -> Iterator[str]:
     """Yields a new folder, which is renamed to `path` at the end and removed if anything fails.
 
     Args:
       path: the folder to write, which may be on a remote file system.
-      name: the argument or flag that has the path, for the message.
 
     Raises:
       InputError: the folder cannot be written.
@@ -224,7 +221,7 @@ def atomic_dir(path: str, name: str = "out") -> Iterator[str]:
         tf.io.gfile.rename(staging, path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
         raise InputError(
-            f"{name} {path!r} cannot be written: {getattr(error, 'message', error)}"
+            f"out {path!r} cannot be written: {getattr(error, 'message', error)}"
         ) from error
     finally:
         if tf.io.gfile.exists(staging):
