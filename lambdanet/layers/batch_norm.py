@@ -76,7 +76,7 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         dtype = K.dtype_name(inputs.dtype)
         if not (training and self.trainable):
             mask = None  # for the statistics of the batch alone
-        if self.axis in (-1, rank - 1) and not getattr(self, "renorm", False):
+        if self.axis in (-1, rank - 1) and not self.renorm:
             has_kernel = K.ENGINE == "tensorflow" and rank == 4 and dtype in FUSED_TYPES
             # Keras computes in float32
             is_float64 = K.ENGINE != "tensorflow" and dtype == "float64"
