@@ -24,6 +24,8 @@ from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.slice_lambda_layer import SliceLambdaLayer
 from lambdanet.models.output_stride import ShiftedCopies
 
+PAIRS_BATCH = 128  # images that have attention maps at the same time, in Table 4
+
 
 def count_parameters(model: keras.Model) -> int:
     """Returns the number of trainable parameters of a functional model."""
@@ -49,19 +51,18 @@ def count_flops(model: keras.Model, count_lambdas: bool = True) -> int:
     return 2 * sum(multiply_adds(layer, count_lambdas) for layer in model.layers)
 
 
-def multiply_adds(layer: keras.layers.Layer, count_lambdas: bool = True) -> int:
+def multiply_adds(layer: keras.layers.Layer, count_lambdas: bool) -> int:
     """Returns the multiply-adds of a layer of a functional model for one image; see `count_flops`."""
     if isinstance(layer, LambdaLayer) and not count_lambdas:
         return _projections(layer)
     return MULTIPLY_ADDS.get(type(layer), lambda _: 0)(layer)
 
 
-def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
+def count_pair_memory(model: keras.Model) -> int:
     """Returns the bytes of embeddings and attention maps, by the formulas of Table 4.
 
     Args:
       model: a functional model built for a known input size, whose lambda layers have positions.
-      batch_size: the number of images that have attention maps at the same time.
     """
     numbers: dict[int, int] = {}  # by owner: layers may share an embedding
     pools = {
@@ -73,7 +74,7 @@ def count_pair_memory(model: keras.Model, batch_size: int = 128) -> int:
         if type(layer) not in PAIRS:
             continue
         owner = layer
-        depth = batch_size * layer.num_heads
+        depth = PAIRS_BATCH * layer.num_heads
         if isinstance(layer, LambdaLayer):
             owner = layer.position
             depth = layer.key_dim * layer.intra_depth

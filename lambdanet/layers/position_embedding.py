@@ -146,7 +146,7 @@ class PositionEmbedding(TableLayer):
         index: int,
         geometry: Geometry,
         chosen: Any,
-        has_past: bool = False,
+        has_past: bool,
     ) -> Tensor:
         """Returns the embeddings of some queries and all context positions, zeros out of scope.
 

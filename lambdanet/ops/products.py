@@ -271,8 +271,8 @@ def apply_embeddings(
     queries: Tensor,
     values: Tensor,
     embeddings: Tensor,
-    mask: Tensor | None = None,
-    content: Tensor | None = None,
+    mask: Tensor | None,
+    content: Tensor | None,
 ) -> Tensor:
     """Applies position lambdas whose embeddings are given for all pairs of positions.
 

@@ -147,7 +147,7 @@ def read_pairs(table: Tensor, axes: Sequence[PairAxis], chosen: Any) -> Tensor:
 
 
 @tensors.constant_folding
-def complete_causal_table(table: Tensor, axis: int, has_past: bool = False) -> Tensor:
+def complete_causal_table(table: Tensor, axis: int, has_past: bool) -> Tensor:
     """Adds zeros for the positions that a query does not see, so that every form can use a causal table.
 
     Args:
