@@ -29,13 +29,11 @@ class Array:
     """The type of an array.
 
     Attributes:
-      bits: the size of an element.
       shape: the dimensions.
       bytes: the size, with the padding of tiles.
       in_hbm: whether the array is in HBM rather than on the chip.
     """
 
-    bits: int
     shape: tuple[int, ...]
     bytes: int
     in_hbm: bool
@@ -204,6 +202,4 @@ def _array(kind: str, sizes: str, layout: str | None) -> Array:
         if axis < len(padded):
             padded[axis] = ceil_div(padded[axis], size) * size
     space = re.search(r"S\((\d+)\)", tiling)
-    return Array(
-        bits, shape, math.prod(padded) * bits // 8, not space or space[1] == "0"
-    )
+    return Array(shape, math.prod(padded) * bits // 8, not space or space[1] == "0")
