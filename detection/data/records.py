@@ -34,6 +34,10 @@ CORNERS = tuple(
 )
 # By which a corner may be outside the image, as a fraction of its side.
 CORNER_TOLERANCE = 1e-3
+# The texts of a record, and how to parse them.
+TEXTS = {
+    name: tf.io.FixedLenFeature((), tf.string, "") for name in (ENCODED, SOURCE_ID)
+}
 RECORDS_CHECKED = 10  # per file, before the model is built
 ACCEPTED = "tf.Examples as Model Garden's create_coco_tf_record writes them"
 
@@ -196,11 +200,9 @@ def decode_image(record: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 def _parse_image(record: tf.Tensor) -> tf.Tensor:
     features = {
-        name: tf.io.FixedLenFeature((), tf.string, "") for name in (ENCODED, SOURCE_ID)
-    }
-    features |= {
         name: tf.io.FixedLenFeature((), tf.int64, -1) for name in (HEIGHT, WIDTH)
     }
+    features |= TEXTS
     return decode_image(tf.io.parse_single_example(record, features))
 
 
@@ -212,9 +214,7 @@ def _check_record(
     features |= {
         LABELS: tf.io.VarLenFeature(tf.int64),
         MASKS: tf.io.VarLenFeature(tf.string),
-    }
-    features |= {
-        name: tf.io.FixedLenFeature((), tf.string, "") for name in (ENCODED, SOURCE_ID)
+        **TEXTS,
     }
     example = tf.io.parse_single_example(record, features)
     problem = _find_problem(example, num_classes, masks)
