@@ -12,7 +12,6 @@ from PIL import Image
 from lambdanet.detection.data import annotations
 from lambdanet.detection.data.drawn_shapes import (
     CLASSES,
-    NUM_CLASSES,
     SceneObject,
     draw_scene,
 )
@@ -69,7 +68,6 @@ def write_shapes(
                 images, count, (seed, number), first_id=1 + number * train
             )
             instances.write_text(json.dumps(content))
-            annotations.check_annotations(instances, images, NUM_CLASSES)
             annotations.write_records(instances, images, prefix, num_shards)
         # JSON is YAML too
         Path(staging, "config.yaml").write_text(json.dumps(_config(path), indent=2))
