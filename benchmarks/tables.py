@@ -105,46 +105,30 @@ def compare(printed: str, ours: float) -> str:
 
 
 def compare_rows(number: str) -> list[ComparedRow]:
-    """Builds the models of one of `TABLES` and returns its rows with their figures.
-
-    Raises:
-      InputError: the table is unknown.
-    """
-    check_known("table", number, TABLES)
+    """Builds the models of one of `TABLES` and returns its rows with their figures."""
     return [_compare_row(TABLES[number], row) for row in TABLES[number].rows]
 
 
-def render_comparison(
-    number: str, table_format: str = "text", with_header: bool = True
-) -> str:
+def render_comparison(number: str, table_format: str, with_header: bool) -> str:
     """Returns a table as text: printed figures, ours, and the verdict.
 
     Args:
       number: one of `TABLES`.
       table_format: one of `text_table.FORMATS`; "csv" has the same columns for every table.
       with_header: whether "csv" begins with a header; not for a table that follows another.
-
-    Raises:
-      InputError: the table or the format is unknown.
     """
-    text_table.check_format(table_format)
     computed = compare_rows(number)
     with_memory = table_format == "csv" or any(line.row.memory for line in computed)
-    shown = [
-        i
-        for i, figure in enumerate(computed[0].figures)
-        if with_memory or figure.quantity != "memory"
-    ]
-    figures = [computed[0].figures[i] for i in shown]
+    num_figures = 3 if with_memory else 2  # the last one is the memory
     header = [
         f"{figure.quantity} ({figure.unit}), {whose}"
-        for figure in figures
+        for figure in computed[0].figures[:num_figures]
         for whose in ("paper", "ours")
     ]
     header = ["row", *header, "verdict", "model", "pixels", "note"]
     rows = []
     for line in computed:
-        cells = [cell for i in shown for cell in line.figures[i].cells]
+        cells = [cell for figure in line.figures[:num_figures] for cell in figure.cells]
         rows.append(
             [
                 line.row.label,
