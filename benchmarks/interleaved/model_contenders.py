@@ -16,6 +16,7 @@ from lambdanet.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.models.inference import for_inference
 from lambdanet.models.names import ModelInfo
+from lambdanet.tpu_estimates.steps import map_state
 
 __all__ = ["Network", "build", "start"]
 
@@ -90,13 +91,5 @@ def training_step(model: keras.Model, images: Tensor, labels: Tensor) -> Run:
         step = torch.enable_grad()(model.train_step)
         return compile_runner(step, [(images, labels)])
     model.optimizer.build(model.trainable_variables)
-    groups = (
-        model.trainable_variables,
-        model.non_trainable_variables,
-        model.optimizer.variables,
-        model.metrics_variables,
-    )
-    state = []
-    for group in groups:
-        state.append([variable.value for variable in group])
+    state = map_state(model, "train", lambda variable: variable.value)
     return compile_runner(model.train_step, [state, (images, labels)])

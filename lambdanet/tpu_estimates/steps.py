@@ -137,7 +137,7 @@ def _jax_step(
     labels = jax.ShapeDtypeStruct((shape[0], *label.shape[1:]), kind)
     data = images if mode == "infer" else (images, labels)
     return _function_of(model, mode), (
-        _map_state(model, mode, _struct),
+        map_state(model, mode, _struct),
         data,
     )
 
@@ -150,7 +150,7 @@ def _function_of(model: Any, mode: str) -> Callable[..., Any]:
     return lambda state, x: model.stateless_call(*state, x, **options)[0]
 
 
-def _map_state(model: Any, mode: str, function: Callable[[Any], Any]) -> Any:
+def map_state(model: Any, mode: str, function: Callable[[Any], Any]) -> Any:
     """Returns the result of a function for each variable of a step's state, in Keras's order."""
     groups = [model.trainable_variables, model.non_trainable_variables]
     if mode == "train":
@@ -195,7 +195,7 @@ def model_step(
     return TpuStep(
         name,
         _function_of(model, mode),
-        (_map_state(model, mode, _struct), data),
+        (map_state(model, mode, _struct), data),
         jax.tree.leaves(data)[0].shape[0],
         tuple(_names(model)),
         mode == "train",
@@ -262,7 +262,7 @@ def _partitions(model: Any, layout: Layout) -> Any:
             is_average = variable.path.rpartition("/")[2].startswith(begin)
             if weight.path in found and is_average and variable.shape == weight.shape:
                 found[variable.path] = found[weight.path]
-    return _map_state(model, "train", lambda v: found.get(v.path, PartitionSpec()))
+    return map_state(model, "train", lambda v: found.get(v.path, PartitionSpec()))
 
 
 def _example(batch: Any, batch_size: int | None) -> Any:
