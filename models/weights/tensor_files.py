@@ -12,8 +12,9 @@ import types
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -87,7 +88,7 @@ def shape_of(path: str | Path, name: str) -> list[int]:
 
 
 @contextlib.contextmanager
-def _opened(path: str | Path) -> Iterator[tuple[Any, IO[bytes]]]:
+def _opened(path: str | Path) -> Iterator[tuple[Any, BufferedReader]]:
     """Yields a safetensors file whose lengths and names have been checked, and the bytes of its arrays."""
     try:
         with safe_open(path, "numpy") as file, open(path, "rb") as content:
