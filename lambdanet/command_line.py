@@ -45,7 +45,6 @@ class Flag:
       required: whether a command line must have the flag.
       define: the absl function that defines the flag.
       default: the value without the flag; a switch that is on is shown as its opposite, `--noNAME`.
-      choices: returns the values that tab completion offers.
       needs: what a command line with this flag must have too, such as "--format=csv or --format=jsonl".
     """
 
@@ -55,7 +54,6 @@ class Flag:
     required: bool = False
     define: Callable[..., object] = flags.DEFINE_string
     default: object = None
-    choices: Callable[[], Collection[str]] = tuple
     needs: Sequence[str] = ()
 
     def __str__(self) -> str:
@@ -65,13 +63,12 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """The positional arguments of a command: their usage, description, numbers and values for completion."""
+    """The positional arguments of a command: their usage, description and numbers."""
 
     usage: str = ""
     help: str = ""
     fewest: int = 0
     most: float = 0
-    choices: Callable[[], Collection[str]] = tuple
 
     def __str__(self) -> str:
         return self.usage

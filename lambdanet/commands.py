@@ -16,8 +16,8 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
 from absl import flags
 
@@ -31,12 +31,6 @@ Name = Annotated[str, "NAME"]
 
 class Repeated:
     """In an `Annotated` sequence: each value has a flag of its own, instead of commas between them."""
-
-
-class Choices(NamedTuple):
-    """In an `Annotated`: returns the values that tab completion offers."""
-
-    values: Callable[[], Collection[str]]
 
 
 _DEFINE = {
@@ -119,7 +113,6 @@ def _flag(
     kind, extras = _unwrap(hint)
     is_many = typing.get_origin(kind) is not None
     texts = [extra for extra in extras if isinstance(extra, str)]
-    choices = [extra.values for extra in extras if isinstance(extra, Choices)]
     needs = [text for text in texts if text.startswith("--")]
     texts = [text for text in texts if text not in needs]
     name = parameter.name
@@ -141,8 +134,7 @@ def _flag(
         placeholder = texts[0]
     if is_many and default is not None:
         default = list(default)
-    values = choices[0] if choices else tuple
-    return Flag(name, placeholder, help, is_required, define, default, values, needs)
+    return Flag(name, placeholder, help, is_required, define, default, needs)
 
 
 def _shown(default: Any) -> str:
@@ -180,5 +172,4 @@ def _arguments(argument: Flag | None, is_many: bool) -> Arguments:
         argument.help,
         int(argument.required),
         float("inf") if is_many else 1,
-        argument.choices,
     )

@@ -24,7 +24,7 @@ from benchmarks.interleaved.contender_process import ContenderFailed, ContenderP
 from benchmarks.interleaved.results import Measurement, num_cores
 from lambdanet import command_line, text_table
 from lambdanet.cli.environment import PACKAGES
-from lambdanet.commands import Choices, Folder
+from lambdanet.commands import Folder
 from lambdanet.errors import Unfinished, check_known
 from lambdanet.files import writable_dir, write_output
 
@@ -63,7 +63,7 @@ RESULTS = {True: "passed", False: "FAILED", None: "left out"}
 
 def try_device(
     out: Folder,
-    parts: Annotated[Sequence[str], "PART,...", Choices(lambda: PARTS)] = (),
+    parts: Annotated[Sequence[str], "PART,..."] = (),
     minutes: float = 8.0,
 ) -> None:
     """Tries the TPU, the GPU or the CPU of this machine, and writes one file to attach to an issue.

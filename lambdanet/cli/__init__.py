@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import lambdanet
 from lambdanet import command_line
 from lambdanet.cli import (
-    completion,
     exported,
     models,
     tpu_check,
@@ -21,13 +20,12 @@ from lambdanet.command_line import HELP, Command, run_command
 from lambdanet.errors import check_known
 from lambdanet.text_table import align_columns
 
-_COMPLETED: tuple[Command, ...] = (
+COMMANDS: tuple[Command, ...] = (
     *models.COMMANDS,
     *training.COMMANDS,
     *exported.COMMANDS,
     *tpu_check.COMMANDS,
 )
-COMMANDS = (*_COMPLETED, completion.completion_of(_COMPLETED))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from lambdanet.cli.training import (
     Overlap,
     Window,
 )
-from lambdanet.commands import Choices, Folder, Repeated, command
+from lambdanet.commands import Folder, Repeated, command
 from lambdanet.errors import Unfinished, invalid
 from lambdanet.which_keras import use_backend
 
@@ -110,7 +110,7 @@ def predict_many(
     data: Annotated[Sequence[str], "DATA..."],
     saved_model: Folder,
     out: Folder,
-    format: Annotated[str, Choices(lambda: ("csv", "jsonl", "tfrecord"))] = "csv",
+    format: str = "csv",
     top: Annotated[int, "--format=csv or --format=jsonl"] = 5,
     split: Split = None,
     data_dir: DataDir = None,
@@ -156,7 +156,7 @@ def pseudo_label(
     out: Folder,
     min_confidence: Annotated[float, "P"] = 0.3,
     per_class: int | None = None,
-    label_mode: Annotated[str, "MODE", Choices(lambda: ("soft", "hard"))] = "soft",
+    label_mode: Annotated[str, "MODE"] = "soft",
     seed: int = 0,
     split: Split = None,
     data_dir: DataDir = None,

@@ -3,27 +3,16 @@
 
 from typing import Annotated
 
-from lambdanet.commands import Choices, File, Folder, command
+from lambdanet.commands import File, Folder, command
 from lambdanet.errors import InputError
-from lambdanet.text_table import FORMATS, align_columns
-
-
-def list_names(pretrained: bool = False) -> list[str]:
-    """Returns the names of all models, or of those with published weights."""
-    from lambdanet.models import names as zoo_names
-
-    return zoo_names.list_models(pretrained=pretrained)
-
-
-def _pretrained() -> list[str]:
-    return list_names(pretrained=True)
+from lambdanet.text_table import align_columns
 
 
 def list_models(
     pattern: str | None = None,
     sizes: bool = False,
     pretrained: bool = False,
-    format: Annotated[str, Choices(lambda: FORMATS)] = "text",
+    format: str = "text",
 ) -> None:
     """Lists all models, or those that match a pattern.
 
@@ -44,9 +33,7 @@ def list_models(
     print(zoo_names.render_table(names, sizes, format, pretrained), end="")
 
 
-def print_info(
-    model: Annotated[str | None, Choices(list_names)] = None, environment: bool = False
-) -> None:
+def print_info(model: str | None = None, environment: bool = False) -> None:
     """Prints the size, cost and source of a model, or the environment.
 
     Args:
@@ -91,7 +78,7 @@ def print_info(
 
 
 def convert(
-    model: Annotated[str, Choices(_pretrained)],
+    model: str,
     checkpoint: File | None = None,
     out: Folder | None = None,
     revision: Annotated[str | None, "COMMIT"] = None,

@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from lambdanet.cli.training import BACKENDS, ModelName, RecipeName, Settings
-from lambdanet.commands import Choices, Name, command
+from lambdanet.cli.training import ModelName, RecipeName, Settings
+from lambdanet.commands import Name, command
 from lambdanet.errors import InputError, check_count, check_known, invalid
 
 
@@ -23,11 +23,11 @@ def tpu_check(
     recipe: RecipeName | None = None,
     model: ModelName | None = None,
     experiment: Name | None = None,
-    topology: Annotated[str, "NAME", Choices(_topologies)] = "v3:2x2",
-    mode: Annotated[str, Choices(lambda: ("train", "infer"))] = "train",
+    topology: Annotated[str, "NAME"] = "v3:2x2",
+    mode: str = "train",
     batch_size: int | None = None,
     model_parallel: int = 1,
-    backend: Annotated[str | None, Choices(lambda: BACKENDS)] = None,
+    backend: str | None = None,
     fit: bool = False,
     set: Settings = (),
     top: int = 10,

@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from lambdanet.cli.models import list_names
-from lambdanet.commands import Choices, File, Folder, Repeated, command
+from lambdanet.commands import File, Folder, Repeated, command
 from lambdanet.errors import InputError, check_known
 from lambdanet.text_table import align_columns
 from lambdanet.which_keras import use_backend
@@ -17,13 +16,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("saved_model", "litert", "litert_int8", "litert_int8_full", "onnx")
 BACKENDS = ("tensorflow", "jax")
-DISTRIBUTE = ("auto", "one_device", "mirrored", "multi_worker", "tpu")
-
-
-def _list_recipes() -> list[str]:
-    from lambdanet import configs
-
-    return configs.list_recipes()
 
 
 def _fields() -> list[str]:
@@ -32,14 +24,13 @@ def _fields() -> list[str]:
     return list(field_types())
 
 
-ModelName = Annotated[str, "NAME", Choices(list_names)]
-RecipeName = Annotated[str, "NAME", Choices(_list_recipes)]
+ModelName = Annotated[str, "NAME"]
+RecipeName = Annotated[str, "NAME"]
 Settings = Annotated[
     Sequence[str],
     Repeated,
     "KEY=VALUE",
     "change a field of the recipe; may be repeated",
-    Choices(lambda: [f"{name}=" for name in _fields()]),
 ]
 DataDir = Annotated[
     str | None,
@@ -57,7 +48,6 @@ Backend = Annotated[
     str | None,
     "BACKEND",
     "tensorflow or jax (default: that of KERAS_BACKEND or ~/.keras/keras.json, else tensorflow)",
-    Choices(lambda: BACKENDS),
 ]
 
 
@@ -101,7 +91,7 @@ def train(
     data_dir: DataDir = None,
     max_bad_records: MaxBadRecords = None,
     backend: Backend = None,
-    distribute: Annotated[str, "CHOICE", Choices(lambda: DISTRIBUTE)] = "auto",
+    distribute: Annotated[str, "CHOICE"] = "auto",
     class_map: File | None = None,
     tpu: str | None = None,
     save_every: Annotated[int, "STEPS"] = 1000,
@@ -229,7 +219,7 @@ def export(
     out: Folder,
     model_dir: Folder | None = None,
     data_dir: Annotated[DataDir, "--model_dir"] = None,
-    format: Annotated[str, Choices(lambda: FORMATS)] = "saved_model",
+    format: str = "saved_model",
     model: Annotated[ModelName | None, "--weights"] = None,
     weights: Annotated[str | None, "--model"] = None,
     class_names: Annotated[File | None, "--model"] = None,

@@ -41,7 +41,6 @@ lambdanet tpu-check: model topology mode batch_size backend=jax fit set top json
 lambdanet tpu-check: model=a:b topology mode batch_size model_parallel=2 backend=jax fit top json cache
 lambdanet tpu-check: experiment topology mode batch_size backend=tensorflow fit set top json cache
 lambdanet tpu-check: list_topologies
-lambdanet completion: *
 python -m lambdanet.detection.check: annotations images num_classes masks
 python -m lambdanet.detection.evaluate: saved_model annotations images out
 python -m lambdanet.detection.export: model_dir out checkpoint input_size annotations experiment
