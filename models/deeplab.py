@@ -12,7 +12,8 @@ from lambdanet.layers.layer import Layer
 from lambdanet.models import zoo
 from lambdanet.models.layer_builder import LayerBuilder
 
-HEAD = "deeplab_"  # the beginning of the names of its own layers
+# The beginning of the names of its own layers, but for the classifier.
+HEAD = "deeplab_"
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -111,6 +112,6 @@ def create_deeplab(
     x = keras.layers.Concatenate(name=f"{HEAD}maps")([x, low])
     x = convolve(x, filters, 3, "refined1")
     x = convolve(x, filters, 3, "refined2")
-    logits = builder.classifier(x, num_classes, dropout_rate, name=f"{HEAD}logits")
+    logits = builder.classifier(x, num_classes, dropout_rate)
     logits = ResizeToMatch(name="resized", dtype="float32")([logits, trunk.input])
     return keras.Model(trunk.input, logits, name=trunk.name)

@@ -10,6 +10,7 @@ from small_models import only_few_blocks
 import lambdanet
 from lambdanet.backend import keras
 from lambdanet.models.weights import weight_files
+from lambdanet.training.data.class_names import Classes
 from lambdanet.training.run.start import load_initial_weights
 
 SMALL = {"filters": 8, "low_level_filters": 4, "dilation_rates": (1, 2)}
@@ -37,12 +38,12 @@ def test_backbone_of_a_classifier(tmp_path):
     file = tmp_path / "weights.safetensors"
     weight_files.save(classifier, file)
     model = lambdanet.create_deeplab(name, 5, **SMALL)
-    head = model.get_layer("deeplab_logits").get_weights()
+    head = model.get_layer("logits").get_weights()
     line = load_initial_weights(model, file)
     assert line.endswith(
         "the backbone has its weights, and the head starts with random ones"
     )
-    assert_equal_arrays(model.get_layer("deeplab_logits").get_weights(), head)
+    assert_equal_arrays(model.get_layer("logits").get_weights(), head)
     trunk = keras.Model(model.input, model.get_layer("c5_interleaved1").output)
     plain = lambdanet.create_model(name, features_only=True, weights=file)
     images = random_images(1, 64, 64, 3)
@@ -57,3 +58,20 @@ def test_counts_are_positive(argument):
         lambdanet.create_deeplab(
             **{"backbone": "resnet_micro", "num_classes": 2, argument: 0}
         )
+
+
+def test_classes_in_another_order(tmp_path):
+    """The columns of the classifier follow the names of the classes; with `zero_head` they are 0."""
+    file = tmp_path / "weights.safetensors"
+    trained, model = (
+        lambdanet.create_deeplab("resnet_micro", 3, **SMALL) for _ in range(2)
+    )
+    weight_files.save(trained, file, {"classes": '["a", "b", "c"]'})
+    line = load_initial_weights(model, file, classes=Classes("data", 3, "cab"))
+    assert line.endswith("in another order: matched by name")
+    kernel, _ = trained.get_layer("logits").get_weights()
+    assert_equal_arrays(
+        model.get_layer("logits").get_weights()[:1], [kernel[:, [2, 0, 1]]]
+    )
+    load_initial_weights(model, file, zero_head=True)
+    assert not np.any(model.get_layer("logits").get_weights()[0])

@@ -232,8 +232,8 @@ def _assign(
     """
     head = {name for name in weight_files.weights_by_name(model) if HEAD in name}
     if head and head.isdisjoint(arrays):
-        others = {name for name in arrays if name.startswith(f"{CLASSIFIER}/")}
-        weight_files.assign_weights(model, arrays, owner, head | others)
+        head |= weight_files.classifier(model).keys()
+        weight_files.assign_weights(model, arrays, owner, head)
         return f"{owner}: the backbone has its weights, and the head starts with random ones"
     trained = Classes(owner, weight_files.count_classes(arrays), names)
     columns, line = classes.columns_in(trained)
@@ -272,7 +272,7 @@ def find_initial_weights(
     )
 
 
-BACKBONE = "backbone"  # all layers but the classifier
+BACKBONE = "backbone"  # all layers but the classifier, and the head of a DeepLab
 
 
 def frozen_layers(model: keras.Model, recipe: Recipe) -> list[keras.layers.Layer]:
@@ -303,7 +303,7 @@ def frozen_layers(model: keras.Model, recipe: Recipe) -> list[keras.layers.Layer
 
 def _matches(name: str, pattern: str) -> bool:
     if pattern == BACKBONE:
-        return name != CLASSIFIER
+        return name != CLASSIFIER and HEAD not in name
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(
         name, f"{pattern}_*"
     )
