@@ -93,6 +93,7 @@ def evaluate(
     with dataset.bad_records.as_input_errors():
         steps = dataset.eval_steps()
         if task.any_size:
+            dataset.source.check_readable(dataset.eval_split)
             steps = dataset.num_examples(dataset.eval_split)
         pairs = outputs(predict, dataset.eval(whole=task.any_size), steps)
         found = task.measure(pairs, Path(model_dir).expanduser())

@@ -46,7 +46,7 @@ def window(
 
     Args:
       pixels: the picture, uint8 [h, w, c].
-      mask: its mask, uint8 [h, w].
+      mask: its mask, uint8 [h, w], of the same size.
       size: the side of the window, in pixels.
       augmentation: a key of `AUGMENTATIONS`.
       seed: int64 [2]; the same seed gives the same window.
@@ -59,7 +59,8 @@ def window(
     sign = tf.where(limits.flips & (mirror < 0), -1.0, 1.0)
     cosine = tf.cos(limits.turn * turn) / scale
     sine = tf.sin(limits.turn * turn) / scale
-    sides = tf.cast(tf.shape(mask)[::-1], tf.float32)  # width and height
+    height, width = tf.unstack(tf.cast(tf.shape(mask), tf.float32))
+    sides = tf.stack([width, height])
     free = tf.maximum(sides - size / scale, 0.0)
     # Of whole pixels, so that a window without a scale is not interpolated.
     shift = tf.round((sides - size + limits.moves * free * tf.stack(place)) / 2)

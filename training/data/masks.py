@@ -11,6 +11,8 @@ classes.txt, from 0, in gray levels or in a palette; 255 is ignored. Without the
 table has them, with the columns file, mask and split.
 """
 
+import contextlib
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +33,8 @@ CLASSES = "classes.txt"
 LAYOUT = "train/images/*.jpg and train/masks/*.png"
 KINDS = (("PNG", "1"), ("PNG", "L"), ("PNG", "P"))  # format and mode of Pillow
 NUM_CHECKED = 100  # masks of a split
+
+_print_once = functools.cache(functools.partial(print, flush=True))
 
 
 class MaskSource(TableSource):
@@ -103,9 +107,15 @@ class MaskSource(TableSource):
         # In another folder, the same files have other paths.
         return [(path, os.path.basename(mask)) for path, mask in super().files(split)]
 
-    def mask(self, example: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the mask of an example, uint8 [h, w]."""
-        read = tf.numpy_function(self._read_mask, [self.label(example)], tf.uint8)
+    def pair(self, example: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the picture of an example, and its mask, which has the same size."""
+        pixels = self.image(example).pixels()
+        return pixels, self.mask(example, tf.shape(pixels)[:2])
+
+    def mask(self, example: dict[str, tf.Tensor], size: Any = ()) -> tf.Tensor:
+        """Returns the mask of an example, uint8 [h, w]; `size` is that of its picture, where it is known."""
+        arguments = [self.label(example), tf.cast(size, tf.int32)]
+        read = tf.numpy_function(self._read_or_say, arguments, tf.uint8)
         if self.numbers:
             accepted = "the classes of the run in their order"
             raise invalid(f"{CLASSES} in {self._root!r}", accepted, self.class_names)
@@ -126,21 +136,25 @@ class MaskSource(TableSource):
         super().check_readable(split)
         numbers: set[int] = set()
         for path, mask in super().files(split)[:NUM_CHECKED]:
-            found = self._read_mask(mask)
-            numbers.update(np.unique(found).tolist())
-            try:
-                shape = read_image(path).shape[:2]
-            except InputError:  # a bad record
-                continue
-            if found.shape != shape:
-                where = f"height and width of the mask {os.fsdecode(mask)!r}"
-                raise invalid(where, f"{shape}, as of its picture", found.shape)
+            size: Sequence[int] = ()
+            with contextlib.suppress(InputError):  # a bad record
+                size = read_image(path).shape[:2]
+            numbers.update(np.unique(self._read_mask(mask, size)).tolist())
         if numbers == {0, IGNORED}:
             accepted = f"numbers of classes; {IGNORED} is ignored"
-            raise invalid(f"masks of {split!r}", accepted, sorted(numbers))
+            hint = f"where {IGNORED} is a class, write its number instead, such as 1"
+            raise invalid(f"masks of {split!r}", accepted, sorted(numbers), hint)
 
-    def _read_mask(self, path: bytes) -> np.ndarray:
-        """Returns the numbers in a mask; `InputError` where it is no mask of these classes."""
+    def _read_or_say(self, path: bytes, size: np.ndarray) -> np.ndarray:
+        """Returns the same as `_read_mask`, and prints once why a mask is a bad record."""
+        try:
+            return self._read_mask(path, size.tolist())
+        except InputError as error:
+            _print_once(str(error))
+            raise
+
+    def _read_mask(self, path: bytes, size: Sequence[int]) -> np.ndarray:
+        """Returns the numbers in a mask; `InputError` where it is none of these classes and this size."""
         where = f"mask {os.fsdecode(path)!r}"
         accepted = "a PNG of numbers, in gray levels or a palette of at most 8 bits"
         try:
@@ -156,4 +170,7 @@ class MaskSource(TableSource):
         if wrong.size:
             accepted = f"from 0 to {count - 1}, as lines of {CLASSES}, or {IGNORED}"
             raise invalid(f"pixels of {where}", accepted, int(wrong[0]))
+        if size and mask.shape != tuple(size):
+            accepted = f"{tuple(size)}, as of its picture"
+            raise invalid(f"height and width of the {where}", accepted, mask.shape)
         return mask.astype(np.uint8)

@@ -157,7 +157,7 @@ class MaskLoss(ClassLoss):
 
     Args:
       label_smoothing: s, at least 0 and below 1, of the cross entropy.
-      class_weights: the weight of each class, of its pixels in the cross entropy; empty: 1.
+      class_weights: the weight of each class, of its pixels and of its Dice loss; empty: 1.
       loss: "cross_entropy", "dice" or "cross_entropy_dice".
 
     Example:
