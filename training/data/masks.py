@@ -7,7 +7,7 @@
 
 A mask is a PNG with the name of its picture, of the same size. Its pixels are the numbers of the lines of
 classes.txt, from 0, in gray levels or in a palette; 255 is ignored. Without the folder `train`, `images` and
-`masks` are those of PICTURES. Without a folder for evaluation, one of five pictures is held out for it. Or a
+`masks` are those of PICTURES. Without any other folder, one of five pictures is held out for evaluation. Or a
 table has them, with the columns file, mask and split.
 """
 
@@ -85,10 +85,10 @@ class MaskSource(TableSource):
         return os.fsencode(os.path.join(self._root, row["label"]))
 
     def hold_out(self, names: Sequence[str]) -> None:
-        """Holds out these pictures, or one of five, where no folder has the evaluation split."""
+        """Holds out these pictures, or one of five, where all folders are of training."""
         recipe = self._recipe
         if recipe.labels or any(
-            row["split"] == recipe.eval_split for row in self._rows
+            row["split"] != recipe.train_split for row in self._rows
         ):
             return
         if not any(os.path.exists(os.path.join(self._root, name)) for name in names):
