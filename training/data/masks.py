@@ -121,16 +121,6 @@ class MaskSource(TableSource):
             raise invalid(f"{CLASSES} in {self._root!r}", accepted, self.class_names)
         return tf.ensure_shape(read, [None, None])
 
-    def pair(self, example: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the picture of an example, uint8 [h, w, c], and its mask, uint8 [h, w].
-
-        `tf.errors.InvalidArgumentError` where they have different sizes.
-        """
-        pixels = self.image(example).pixels()
-        mask = self.mask(example)
-        tf.debugging.assert_equal(tf.shape(pixels)[:2], tf.shape(mask))
-        return pixels, mask
-
     def check_readable(self, split: str) -> None:
         """Checks the first masks of a split; others that do not fit are bad records."""
         super().check_readable(split)
