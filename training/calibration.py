@@ -31,7 +31,7 @@ def expected_calibration_error(
     """
     bins = np.ceil(confidences * NUM_BINS).astype(int)
     gaps = np.bincount(bins, confidences - is_correct)
-    return np.abs(gaps).sum() / len(confidences)
+    return float(np.abs(gaps).sum() / len(confidences))
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:

@@ -24,14 +24,14 @@ lambdanet convert: *=lambda_resnet26t revision out class_map
 lambdanet recipe: * set
 lambdanet train: recipe model_dir data_dir max_bad_records backend distribute=tpu class_map tpu save_every \
     steps_per_execution accept_new_data callback deterministic set
-lambdanet evaluate: model_dir data_dir max_bad_records backend split out flip
+lambdanet evaluate: model_dir data_dir max_bad_records backend split out flip window overlap
 lambdanet export: out model_dir data_dir format=onnx opset any_size batch_size calibrate
 lambdanet export: out model weights class_names format=onnx opset any_size batch_size
 lambdanet export: out model weights class_names format=litert_int8_full calibration batch_size
 lambdanet explain: * out saved_model layers top
 lambdanet explain: * out model_dir layers top
 lambdanet explain: * out model weights layers top
-lambdanet predict: * saved_model out top
+lambdanet predict: * saved_model out top window overlap
 lambdanet predict-many: * saved_model out format=csv top split data_dir batch_size shard_size \
     max_bad_records num_workers beam_options
 lambdanet pseudo-label: data saved_model out min_confidence per_class label_mode seed split data_dir \
@@ -61,6 +61,8 @@ python -m benchmarks.device: out parts minutes
 LACKING = """
 lambdanet convert: *=lambda_resnet26t as_published
 lambdanet recipe: set
+lambdanet evaluate: model_dir overlap
+lambdanet predict: * saved_model overlap
 lambdanet export: out
 lambdanet export: out model
 lambdanet export: out model_dir opset
