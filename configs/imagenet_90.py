@@ -37,7 +37,7 @@ BASE = Recipe(
     label_smoothing=0.1,
     bn_momentum=0.9999,
     ema_decay=0.9999,
-    mixed_precision=True,
+    mixed_precision="bfloat16",
 )
 
 MODELS = (

@@ -41,7 +41,7 @@ DEVIATIONS = Limit(
 )
 BALANCED = "balanced"  # weights of the classes
 Weights = tuple[float, ...] | Literal["balanced"]
-Precision = bool | Literal["bfloat16", "float16"]
+Precision = bool | Literal["bfloat16", "float16"]  # True becomes bfloat16
 PRECISIONS = {
     "false": False,
     "true": "bfloat16",  # as recipes of earlier versions have it

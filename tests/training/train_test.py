@@ -185,10 +185,6 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
             {"optimizer_options": {"nesterov": "no"}},
             r"\['nesterov'\] must be true or false, got 'no'",
         ),
-        (
-            {"optimizer": "Muon", "optimizer_options": {"exclude_layers": 3}},
-            "must be options of Muon, got {'exclude_layers': 3}; .*int",
-        ),
         ({"global_batch_size": 65}, "global_batch_size must be at most 64, .*, got 65"),
     ],
 )
