@@ -58,6 +58,11 @@ def assert_equal_arrays(
         np.testing.assert_allclose(a, b, rtol, atol, err_msg=f"array {number}")
 
 
+def assert_close(found: Any, expected: Any, tolerance: float) -> None:
+    """Asserts that numbers differ by at most a tolerance, and the same share of the expected ones."""
+    np.testing.assert_allclose(found, expected, tolerance, tolerance)
+
+
 def assert_near(found: Any, expected: Any, tolerance: float) -> None:
     """Asserts that numbers differ by at most a share of the largest one."""
     atol = tolerance * np.abs(expected).max()

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_equal_arrays
+from helpers import assert_close, assert_equal_arrays
 from PIL import Image
 from processes import run_code
 from pycocotools.coco import COCO
@@ -139,7 +139,7 @@ def test_exported_model_has_the_averaged_weights(run, params, model, loaded, pic
         "detection_classes",
         "detection_masks",
     ):
-        np.testing.assert_allclose(found[name], outputs[name], rtol=1e-3, atol=1e-3)
+        assert_close(found[name], outputs[name], 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -205,12 +205,8 @@ def test_signatures_agree(loaded, files):
     for index, image in enumerate(files[1]):
         alone = _images(loaded, image)
         for name, output in found.items():
-            np.testing.assert_allclose(
-                output[index], alone[name][0], rtol=1e-3, atol=1e-3
-            )
-            np.testing.assert_allclose(
-                of_examples[name][index], output[index], rtol=1e-3, atol=1e-3
-            )
+            assert_close(output[index], alone[name][0], 1e-3)
+            assert_close(of_examples[name][index], output[index], 1e-3)
 
 
 @pytest.mark.slow

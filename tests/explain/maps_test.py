@@ -7,7 +7,7 @@ import causal_cases
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import program
+from helpers import assert_close, program
 from naive_layers import embeddings_of, images, normalized, randomize
 from refusals import refused
 
@@ -26,9 +26,7 @@ def test_maps_after_a_state_leave_the_past_outside(name):
     outputs = np.asarray(layer(second, initial_state=state))
     found = implied_attention(layer, second, initial_state=state)
     assert "state" in found.outside
-    np.testing.assert_allclose(
-        found.outputs(), outputs.reshape([2, -1, 8]), rtol=1e-4, atol=1e-4
-    )
+    assert_close(found.outputs(), outputs.reshape([2, -1, 8]), 1e-4)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ On the backend of this process.
 import keras
 import numpy as np
 import pytest
-from helpers import randomize_normalizations
+from helpers import assert_close, randomize_normalizations
 from programs.run_on_engine import images, numpy
 from refusals import refused
 from small_models import small_model
@@ -45,7 +45,7 @@ def test_maps_of_a_model_give_the_outputs_of_its_layers(tiny):
     outputs = keras.Model(tiny.input, [tiny.get_layer(name).output for name in names])
     for expected, maps in zip(outputs(x), found.values(), strict=True):
         flat = numpy(expected).reshape([2, -1, expected.shape[-1]])
-        np.testing.assert_allclose(numpy(maps.outputs()), flat, rtol=1e-4, atol=1e-4)
+        assert_close(numpy(maps.outputs()), flat, 1e-4)
     some = implied_attentions(tiny, x, names[-1:], {names[-1]: [0]})
     total = numpy(found[names[-1]].total)
     np.testing.assert_allclose(numpy(some[names[-1]].total), total[:, :, :1], atol=1e-5)

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_equal_with_gradients
+from helpers import assert_close, assert_equal_with_gradients
 from naive_layers import images, naive_attention, offsets_of, projected, weights_of
 from refusals import refused
 from scipy import special
@@ -24,7 +24,7 @@ def test_global_attention_equals_the_loop(options):
     expected = naive_attention(
         *projected(layer, x), offsets_of(layer, sum), lambda n, m: True
     )
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+    assert_close(outputs, expected, 1e-5)
 
 
 def test_axial_attention_equals_two_loops():
@@ -42,7 +42,7 @@ def test_axial_attention_equals_two_loops():
         lambda dy, dx: columns[dx + 4],
         lambda n, m: n[0] == m[0],
     )
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+    assert_close(outputs, expected, 1e-5)
 
 
 @pytest.mark.parametrize("feature_map", ["softmax", "elu"])

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import with_gradients
+from helpers import assert_close, with_gradients
 from naive_layers import images, naive_attention, offsets_of, projected
 
 import lambdanet
@@ -27,7 +27,7 @@ def test_local_attention_equals_the_loop_for_any_block(block_size, kind):
         offsets_of(layer, np.concatenate),
         lambda n, m: max(abs(m[0] - n[0]), abs(m[1] - n[1])) <= 1,
     )
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+    assert_close(outputs, expected, 1e-5)
 
 
 @pytest.mark.parametrize(

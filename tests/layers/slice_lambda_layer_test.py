@@ -7,7 +7,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_near, images, product_error, relative_error, reloaded
+from helpers import (
+    assert_close,
+    assert_near,
+    images,
+    product_error,
+    relative_error,
+    reloaded,
+)
 from naive_layers import lambda_by_equations, randomize, weights_by_name
 from refusals import refused
 
@@ -72,7 +79,7 @@ def test_models_are_saved_folded_and_trained(tmp_path):
     np.testing.assert_array_equal(loaded(x), model(x))
     xla = tf.function(model, jit_compile=True)
     for same in (xla, lambdanet.for_inference(loaded)):
-        np.testing.assert_allclose(same(x), model(x), rtol=1e-4, atol=1e-4)
+        assert_close(same(x), model(x), 1e-4)
 
 
 def test_half_precision_stays_near_float32():

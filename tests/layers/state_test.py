@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from causal_cases import CASES, SEQUENCE, case_of
-from helpers import assert_near, reloaded
+from helpers import assert_close, assert_near, reloaded
 from naive_layers import images, randomize
 from refusals import refused
 
@@ -22,7 +22,7 @@ def test_chunks_equal_the_whole(name):
         outputs, state = layer(first, return_state=True)
         others = layer(second, initial_state=state)
         together = np.concatenate([outputs, others], axis)
-        np.testing.assert_allclose(together, expected, rtol=1e-4, atol=1e-4)
+        assert_close(together, expected, 1e-4)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "strides"])
@@ -33,7 +33,7 @@ def test_steps_equal_the_whole(name):
     for position in range(x.shape[axis]):
         output, state = layer.step(np.take(x, position, axis), state)
         outputs.append(output)
-    np.testing.assert_allclose(np.stack(outputs, axis), layer(x), rtol=1e-4, atol=1e-4)
+    assert_close(np.stack(outputs, axis), layer(x), 1e-4)
     # Of constant size.
     shapes = [{name: x.shape for name, x in part.items()} for part in state]
     first = layer.initial_state(2)

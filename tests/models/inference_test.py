@@ -5,7 +5,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_near, images, randomize_normalizations, reloaded
+from helpers import (
+    assert_close,
+    assert_near,
+    images,
+    randomize_normalizations,
+    reloaded,
+)
 from refusals import refused
 from small_models import small_model
 
@@ -298,12 +304,12 @@ def test_tables_are_constants_of_the_graph(layer, expanded):
     ]
     size = np.prod(expanded)
     assert size in [shape.num_elements() for shape in constants]
-    np.testing.assert_allclose(function(x), plain(x), rtol=1e-5, atol=1e-5)
+    assert_close(function(x), plain(x), 1e-5)
     for weight in fast.weights:
         if "table" in weight.name:
             weight.assign(weight + 1)
     outputs = function(x)  # with the tables at the trace
-    np.testing.assert_allclose(outputs, plain(x), rtol=1e-5, atol=1e-5)
+    assert_close(outputs, plain(x), 1e-5)
 
 
 @pytest.mark.slow

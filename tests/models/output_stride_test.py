@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from helpers import images, randomize_normalizations, reloaded
+from helpers import assert_close, images, randomize_normalizations, reloaded
 from refusals import refused
 from small_models import small_model
 
@@ -78,7 +78,7 @@ def test_files_and_the_form_for_inference(tmp_path):
     x = images(2, 48, 40, 3)
     np.testing.assert_array_equal(reloaded(model, tmp_path)(x), model(x))
     folded = lambdanet.for_inference(model)
-    np.testing.assert_allclose(folded(x), model(x), rtol=1e-4, atol=1e-4)
+    assert_close(folded(x), model(x), 1e-4)
 
 
 def test_flops_of_finer_maps_are_not_counted():

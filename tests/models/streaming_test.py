@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
-from helpers import assert_near, reloaded
+from helpers import assert_close, assert_near, reloaded
 from keras import layers
 from naive_layers import images, randomize
 from refusals import refused
@@ -91,7 +91,7 @@ def test_a_video_streams_frame_by_frame():
     randomize(model)
     x = images(2, 5, 4, 3, 6)
     outputs = np.concatenate(steps_of(lambdanet.streaming_model(model), x, 1), axis=1)
-    np.testing.assert_allclose(outputs, model(x), rtol=1e-4, atol=1e-4)
+    assert_close(outputs, model(x), 1e-4)
 
 
 INPUTS = keras.Input([None, 6])
@@ -226,7 +226,7 @@ def test_weights_in_the_package_stream():
     )
     x = images(2, 48, 1)
     *_, outputs = steps_of(lambdanet.streaming_model(model), x, 16)
-    np.testing.assert_allclose(outputs, model(x), rtol=1e-4, atol=1e-4)
+    assert_close(outputs, model(x), 1e-4)
 
 
 @pytest.mark.parametrize(

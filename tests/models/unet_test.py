@@ -4,7 +4,13 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_near, images, randomize_normalizations, reloaded
+from helpers import (
+    assert_close,
+    assert_near,
+    images,
+    randomize_normalizations,
+    reloaded,
+)
 from refusals import refused
 
 import lambdanet
@@ -66,7 +72,7 @@ def test_any_size_gives_logits_of_every_position(case):
         if min(size) > 1:
             fixed = unet.create_unet(network, 3, 2, size)
             fixed.set_weights(model.get_weights())
-            np.testing.assert_allclose(fixed(x), y, rtol=1e-4, atol=1e-4)
+            assert_close(fixed(x), y, 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,7 @@ def test_shifts_by_whole_strides_shift_the_logits():
     x[:, 12:16, 12:20] = images(1, 4, 8, 1)
     shifted = np.roll(x, (4, -4), (1, 2))
     y = np.roll(model(x), (4, -4), (1, 2))
-    np.testing.assert_allclose(model(shifted), y, rtol=1e-4, atol=1e-4)
+    assert_close(model(shifted), y, 1e-4)
 
 
 def test_deep_supervision_adds_logits_of_each_level_on_the_way_up():

@@ -4,6 +4,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers import assert_close
 from naive_layers import images
 from refusals import refused, unchanged
 
@@ -120,9 +121,7 @@ def layer_for(size, kind=lambdanet.LambdaLayer, num_heads=HEADS, **options):
 
 
 def check_equal(layer, x, expected):
-    np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(layer(x)), expected, rtol=1e-5, atol=1e-5
-    )
+    assert_close(keras.ops.convert_to_numpy(layer(x)), expected, 1e-5)
 
 
 def maps(size):

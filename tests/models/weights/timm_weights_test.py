@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import assert_close
 from refusals import unchanged
 from small_models import few_block_model
 from tiny_weights import random_timm_tensors
@@ -98,4 +99,4 @@ def test_tables_of_whole_maps_are_resized_to_other_images(name, block, tables, s
         old = scale * trained[f"stages.3.{block}.self_attn.{tensor}"]
         lengths = [2 * side - 1 for side in sides]
         expected = relative_positions.resize_table(tf.constant(old), lengths)
-        np.testing.assert_allclose(table, expected, rtol=1e-5, atol=1e-5)
+        assert_close(table, expected, 1e-5)
