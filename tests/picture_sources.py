@@ -4,7 +4,6 @@
 The picture `number` has the level 4 x number and the class `number % 3`, in training and in evaluation.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from helpers import write_picture
+from training_runs import recipe_with
 
-from lambdanet import configs
 from lambdanet.training.data import records
 from lambdanet.training.data.sources import Digits
 
@@ -26,8 +25,8 @@ LEVELS = 4  # gray levels from a picture to the next
 FILES = 20
 
 # The images of this recipe are gray levels; an epoch has three full batches, of 48 pictures.
-RECIPE = dataclasses.replace(
-    configs.get_recipe("digits"),
+RECIPE = recipe_with(
+    "digits",
     augmentation="none",
     epochs=3,
     global_batch_size=16,

@@ -5,6 +5,7 @@ import dataclasses
 import signal
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,9 +17,15 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.training.run import build, checkpoints, logs, model_dir
 from lambdanet.training.run.checkpoints import Checkpoints
 
+
+def recipe_with(name: str, **changes: Any) -> Recipe:
+    """Returns a recipe with other values of some fields."""
+    return dataclasses.replace(configs.get_recipe(name), **changes)
+
+
 # Three epochs of four steps.
-SHORT = dataclasses.replace(
-    configs.get_recipe("digits"),
+SHORT = recipe_with(
+    "digits",
     epochs=3,
     train_split="train[:64]",
     eval_split="test[:24]",

@@ -2,7 +2,6 @@
 """Accuracies and loss of models with known logits, against a count by hand."""
 
 import csv
-import dataclasses
 import math
 import re
 
@@ -14,9 +13,8 @@ from helpers import ENGINES
 from PIL import Image
 from processes import run_code
 from refusals import refused
-from training_runs import run_exported, write_run
+from training_runs import recipe_with, run_exported, write_run
 
-from lambdanet.configs import get_recipe
 from lambdanet.training.data import sources
 from lambdanet.training.evaluate import average_mirrors, evaluate, outputs
 from lambdanet.training.serving.export import export
@@ -126,7 +124,7 @@ def test_summary_without_top_5_of_five_classes():
 def run(tmp_path_factory, data_dir, one_block):
     """The folder of a run on digits."""
     path = tmp_path_factory.mktemp("run") / "model"
-    recipe = dataclasses.replace(get_recipe("digits"), input_size=16)
+    recipe = recipe_with("digits", input_size=16)
     write_run(path, recipe, list("0123456789"), data_dir)
     return path
 

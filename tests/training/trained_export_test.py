@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run, of either backend, is exported by one command, and what that writes computes the same."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -9,12 +8,11 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_runs import write_run
+from training_runs import recipe_with, write_run
 
-from lambdanet import configs
 from lambdanet.models.preprocessing import Preprocessing
 
-RECIPE = dataclasses.replace(configs.get_recipe("digits"), ema_decay=0.5)
+RECIPE = recipe_with("digits", ema_decay=0.5)
 IMAGES = np.random.default_rng(0).integers(0, 256, [1, 32, 32, 3], dtype=np.uint8)
 PROGRAM = "import sys; from lambdanet import cli; sys.exit(cli.main(sys.argv[1:]))"
 

@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 from helpers import assert_equal_arrays, damage_record, write_picture
 from refusals import refused
+from training_runs import recipe_with
 
-from lambdanet import cli, configs
+from lambdanet import cli
 from lambdanet.errors import InputError
 from lambdanet.training.beam.predict import Classifier
 from lambdanet.training.beam.pseudo_labels import pseudo_label, select
@@ -235,8 +236,8 @@ def test_damaged_records_to_label_are_counted(color_teacher, own, tmp_path):
         pseudo_label(**call, out=tmp_path / "strict", max_bad_records=6)
 
 
-PSEUDO = dataclasses.replace(
-    configs.get_recipe("digits"),
+PSEUDO = recipe_with(
+    "digits",
     dataset="tfrecord",
     train_split="train",
     eval_split="train",

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Augmentation of images: against arithmetic, within its bounds, and dependent on the seed alone."""
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -10,8 +9,8 @@ import tensorflow as tf
 from helpers import noise
 from PIL import Image, ImageEnhance
 from scipy import ndimage
+from training_runs import recipe_with
 
-from lambdanet import configs
 from lambdanet.configs import recipe_values
 from lambdanet.training.data import augment, preprocess
 from lambdanet.training.data.image_bytes import Decoded
@@ -168,7 +167,7 @@ def test_augmentations_have_size_and_depend_on_seed(fields):
         "input_size": 16,
         **fields,
     }
-    recipe = dataclasses.replace(configs.get_recipe("digits"), **changes)
+    recipe = recipe_with("digits", **changes)
     image = Decoded(noise(20, 18, 1))
     shown = []
     for number in (1, 1, *range(2, 10)):

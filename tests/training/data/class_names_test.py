@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 from helpers import write_picture
 from refusals import refused
-from training_runs import write_run
+from training_runs import recipe_with, write_run
 
 from lambdanet import cli, configs
 from lambdanet.configs.registry import pretrained_weights
@@ -21,9 +21,7 @@ BREAKS = [
     line[-1]
     for line in " ".join(map(chr, range(0x110000))).splitlines(keepends=True)[:-1]
 ]
-RECIPE = dataclasses.replace(
-    configs.get_recipe("folder"), input_size=8, global_batch_size=2
-)
+RECIPE = recipe_with("folder", input_size=8, global_batch_size=2)
 
 
 @pytest.mark.parametrize("name", ["dog\u2028".encode(), b"dog\xff", b" "])

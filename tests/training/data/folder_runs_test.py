@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from helpers import write_picture
 from refusals import refused
+from training_runs import recipe_with
 
-from lambdanet import cli, configs
+from lambdanet import cli
 from lambdanet.models.weights import trained_classes, weight_files
 from lambdanet.training.data.class_names import Classes
 from lambdanet.training.evaluate import evaluate
@@ -35,7 +36,7 @@ SMALL = {
     "dropout_rate": 0.0,
     "class_weights": "balanced",
 }
-RECIPE = dataclasses.replace(configs.get_recipe("folder"), **SMALL)
+RECIPE = recipe_with("folder", **SMALL)
 COLORS = {"blue sky": (40, 60, 220), "green": (50, 200, 60), "red": (220, 50, 40)}
 TRAINED = {"blue sky": 8, "green": 6, "red": 8}  # pictures for training
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from helpers import noise, write_picture
 from picture_sources import write_tfrecord
 from refusals import refused
+from training_runs import recipe_with
 
 import lambdanet
 from lambdanet import configs
@@ -29,7 +30,7 @@ SMALL = {
     "warmup_epochs": 0,
     "randaugment_layers": 0,
 }
-RECIPE = dataclasses.replace(configs.get_recipe("folder"), **SMALL)
+RECIPE = recipe_with("folder", **SMALL)
 
 
 def _picture(path, shift=0):

@@ -9,17 +9,15 @@ import pytest
 import tensorflow as tf
 from helpers import images
 from picture_sources import write_tfds
+from training_runs import recipe_with
 
-from lambdanet import configs
 from lambdanet.training.data import augment
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard
 
 SEEDS = [tf.constant([5, number], tf.int64) for number in range(60)]
 LABELS = np.array([2, 0, 1, 3])
-RECIPE = dataclasses.replace(
-    configs.get_recipe("digits"), mixup_alpha=0.2, cutmix_alpha=1.0
-)
+RECIPE = recipe_with("digits", mixup_alpha=0.2, cutmix_alpha=1.0)
 
 
 def test_mix_weights_pixels_and_labels_alike():

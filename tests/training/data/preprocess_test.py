@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import noise
+from training_runs import recipe_with
 
-from lambdanet import configs
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import preprocess
 from lambdanet.training.data.image_bytes import Decoded
@@ -44,8 +44,8 @@ def test_shrinking_averages_pixels():
 @pytest.mark.parametrize("shape", [(8, 8, 1), (40, 30, 3)])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_training_without_augmentation_equals_evaluation(shape, interpolation):
-    recipe = dataclasses.replace(
-        configs.get_recipe("digits"),
+    recipe = recipe_with(
+        "digits",
         input_size=16,
         crop_fraction=0.9,
         mean=MEAN,
@@ -64,7 +64,7 @@ def test_training_without_augmentation_equals_evaluation(shape, interpolation):
 
 
 def test_mixed_precision_casts_after_normalization():
-    recipe = dataclasses.replace(configs.get_recipe("digits"), mixed_precision=True)
+    recipe = recipe_with("digits", mixed_precision=True)
     images = noise(2, 8, 8, 1)
     full = preprocess.normalize(
         images, dataclasses.replace(recipe, mixed_precision=False)

@@ -11,12 +11,12 @@ import pytest
 import tensorflow as tf
 from helpers import noise
 from PIL import Image
+from training_runs import recipe_with
 
-from lambdanet import configs
 from lambdanet.training.data import rand_augment
 from lambdanet.training.data.augment import derive_seed
 
-RECIPE = dataclasses.replace(configs.get_recipe("digits"), randaugment_layers=2)
+RECIPE = recipe_with("digits", randaugment_layers=2)
 TIMM = {"randaugment_policy": "timm"}
 FILL = (124, 116, 104)
 

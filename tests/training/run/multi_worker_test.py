@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two worker processes train like one device, stop together, and resume after one was killed."""
 
-import dataclasses
 import json
 import re
 import signal
@@ -12,8 +11,8 @@ import tensorflow as tf
 from processes import result_of
 from programs.small_model import small_model
 from refusals import refused
+from training_runs import recipe_with
 
-from lambdanet import configs
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard
 from lambdanet.training.run import build, devices, logs
@@ -31,7 +30,7 @@ SETTINGS = {
     "ema_decay": 0.5,
     "repeated_augmentation": 3,
 }
-RECIPE = dataclasses.replace(configs.get_recipe("digits"), **SETTINGS)
+RECIPE = recipe_with("digits", **SETTINGS)
 # To worker 1 after a step; an epoch has four.
 SIGNALS = [(signal.SIGKILL, 7), (signal.SIGTERM, 11)]
 LAST_STEP = 12  # the end of the epoch, where workers agree on stopping

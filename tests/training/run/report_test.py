@@ -5,11 +5,12 @@ import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
-from lambdanet import configs
+from training_runs import recipe_with
+
 from lambdanet.training.run import logs
 
-RECIPE = dataclasses.replace(
-    configs.get_recipe("digits"),
+RECIPE = recipe_with(
+    "digits",
     epochs=4,
     warmup_epochs=0,
     learning_rate=0.25,

@@ -5,13 +5,11 @@ import dataclasses
 
 import pytest
 from refusals import refused
+from training_runs import recipe_with
 
-from lambdanet import configs
 from lambdanet.training.run import build
 
-RECIPE = dataclasses.replace(
-    configs.get_recipe("digits"), epochs=2, input_size=16, sizes=(12,)
-)
+RECIPE = recipe_with("digits", epochs=2, input_size=16, sizes=(12,))
 
 
 @pytest.mark.parametrize("sizes", [(0,), (8.5,), (8, 9)])

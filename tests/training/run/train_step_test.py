@@ -10,13 +10,13 @@ import pytest
 import tensorflow as tf
 from helpers import assert_equal_arrays, images, randomize_normalizations
 from refusals import refused
+from training_runs import recipe_with
 
-from lambdanet import configs
 from lambdanet.training.run import build
 from lambdanet.training.run.train_step import accumulate_gradients, rematerialize
 
-RECIPE = dataclasses.replace(
-    configs.get_recipe("digits"),
+RECIPE = recipe_with(
+    "digits",
     schedule="constant",
     warmup_epochs=0,
     weight_decay=0.0,
