@@ -7,9 +7,9 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from refusals import refused
 
 import lambdanet.models.zoo  # noqa: F401, which registers all layers
-from lambdanet.errors import InputError
 from lambdanet.training.run import model_dir
 from lambdanet.training.train import train
 
@@ -62,5 +62,5 @@ def test_a_run_of_tf_keras_is_refused_by_name(use, tmp_path):
     message = (
         r"was trained with tf_keras by an earlier version.* give another --model_dir$"
     )
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         use(extracted("run_of_tf_keras.tar.gz", tmp_path))
