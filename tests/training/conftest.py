@@ -34,6 +34,24 @@ def two_blocks():
     yield from _with_network("TWO_BLOCKS")
 
 
+@pytest.fixture
+def small_network(monkeypatch):
+    """A network that is quickly built, for runs in which it does not matter."""
+    from programs.small_model import small_model
+
+    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
+
+
+@pytest.fixture(scope="module")
+def small_networks():
+    """The same for all runs of a file."""
+    from programs.small_model import small_model
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lambdanet.models.zoo.create_model", small_model)
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
     """A folder of TFDS, in which the first run of all files prepares the digits."""

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from helpers import write_picture
-from programs.small_model import small_model
 from refusals import refused
 from training_runs import SHORT, act_at, assert_same_run, saved_steps, send_sigterm
 
@@ -48,12 +47,6 @@ def finished(tmp_path_factory, data_dir, one_block):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tfds, "builder", record)
         return path, train(RECIPE, path, data_dir), opened
-
-
-@pytest.fixture
-def small_network(monkeypatch):
-    """A network that is quickly built, for runs in which it does not matter."""
-    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 from helpers import damage_record
 from picture_sources import RECIPE, numbers, write_folder, write_tfds, write_tfrecord
-from programs.small_model import small_model
 from refusals import refused
 
 from lambdanet.training.data.bad_records import BadRecords, prepare_in_groups
@@ -126,8 +125,7 @@ def test_batch_without_valid_images_is_replaced(pictures, whole):
 
 
 @pytest.mark.slow
-def test_train_ends_at_limit(pictures, tmp_path, monkeypatch):
-    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
+def test_train_ends_at_limit(pictures, tmp_path, small_network):
     _damage(pictures, "train", 2, 5)
     message = "^2 records cannot be read, the last of them .*png; max_bad_records is 1"
     with refused(message):

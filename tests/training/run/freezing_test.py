@@ -9,7 +9,6 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from programs.small_model import small_model
 from refusals import refused
 from training_runs import SHORT, act_at, assert_same_run, send_sigterm
 
@@ -95,8 +94,9 @@ class Record(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
-def test_frozen_layers_move_in_a_second_run(data_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
+def test_frozen_layers_move_in_a_second_run(
+    small_network, data_dir, tmp_path, monkeypatch
+):
     keras.utils.set_random_seed(1)
     source = build_model(RECIPE)
     initial = tmp_path / "initial.safetensors"

@@ -8,7 +8,6 @@ import subprocess
 
 import pytest
 from helpers import assert_equal_arrays, program
-from programs.small_model import small_model
 from training_runs import (
     SHORT,
     act_at,
@@ -23,14 +22,9 @@ from lambdanet.training.run import checkpoints, model_dir
 from lambdanet.training.run.checkpoints import BestEpoch, StopRequest
 from lambdanet.training.train import train
 
+pytestmark = pytest.mark.usefixtures("small_networks")
+
 RECIPE = dataclasses.replace(SHORT, repeated_augmentation=3)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_network():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lambdanet.models.zoo.create_model", small_model)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import keras
 import pytest
 import tensorflow as tf
 from processes import result_of
-from programs.small_model import small_model
 from refusals import refused
 from training_runs import recipe_with
 
@@ -95,8 +94,7 @@ def test_only_chief_writes_and_prints(folder, ended):
 
 
 @pytest.mark.slow
-def test_losses_equal_one_device(folder, ended, monkeypatch):
-    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
+def test_losses_equal_one_device(folder, ended, small_network):
     dataset = Dataset.open(RECIPE, str(folder))
     shares = [dataset.train(shard=Shard(index, 2, 2)) for index in range(2)]
     batches = tf.data.Dataset.zip(*shares).map(

@@ -11,7 +11,6 @@ import math
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from programs.small_model import small_model
 
 from lambdanet import configs
 from lambdanet.training.run import logs, model_dir
@@ -58,8 +57,9 @@ def data_dir(tmp_path_factory):
 
 @pytest.mark.parametrize("name", _one_row_of_each_module())
 @pytest.mark.slow
-def test_recipe_trains_and_loads(data_dir, two_operations, tmp_path, monkeypatch, name):
-    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
+def test_recipe_trains_and_loads(
+    data_dir, two_operations, small_network, tmp_path, name
+):
     whole = configs.get_recipe(name)
     recipe = dataclasses.replace(
         whole,

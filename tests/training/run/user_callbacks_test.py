@@ -4,7 +4,6 @@
 import dataclasses
 
 import pytest
-from programs.small_model import small_model
 from refusals import refused
 from training_runs import SHORT
 
@@ -34,13 +33,12 @@ number = 3
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch):
+def module(small_network, tmp_path, monkeypatch):
     (tmp_path / "my_callbacks.py").write_text(MODULE)
     (tmp_path / "broken_callbacks.py").write_text(
         "import a_package_that_is_not_installed"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow
 import pytest
 import tensorflow as tf
-from programs.small_model import small_model
 from pyarrow import parquet
 from refusals import refused
 from sklearn import metrics
@@ -29,6 +28,8 @@ from lambdanet.training.tasks.multilabel import (
     MultilabelLoss,
 )
 from lambdanet.training.train import train
+
+pytestmark = pytest.mark.usefixtures("small_networks")
 
 NAMES = ["red", "green", "blue"]
 RANDOM = np.random.default_rng(0)
@@ -79,13 +80,6 @@ def pictures(tmp_path_factory):
 @pytest.fixture(scope="module")
 def recipe(pictures):
     return dataclasses.replace(RECIPE, labels=str(pictures / "colors.csv"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_network():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lambdanet.models.zoo.create_model", small_model)
-        yield
 
 
 @pytest.fixture(scope="module")
