@@ -14,6 +14,8 @@ from helpers import assert_equal_arrays
 
 from lambdanet import configs
 from lambdanet.configs.recipe import Recipe
+from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build, checkpoints, logs, model_dir
 from lambdanet.training.run.checkpoints import Checkpoints
 
@@ -21,6 +23,17 @@ from lambdanet.training.run.checkpoints import Checkpoints
 def recipe_with(name: str, **changes: Any) -> Recipe:
     """Returns a recipe with other values of some fields."""
     return dataclasses.replace(configs.get_recipe(name), **changes)
+
+
+def open_dataset(
+    recipe: Recipe,
+    root: Path | str,
+    bad_records: BadRecords | None = None,
+    **changes: Any,
+) -> Dataset:
+    """Opens the dataset in a folder by a recipe with other values of some fields."""
+    recipe = dataclasses.replace(recipe, **changes)
+    return Dataset.open(recipe, str(root), bad_records)
 
 
 # Three epochs of four steps.

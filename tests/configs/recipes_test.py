@@ -4,13 +4,13 @@
 import pkgutil
 
 import pytest
+from training_runs import open_dataset
 
 import lambdanet
 from lambdanet import configs
 from lambdanet.configs import fashion_mnist
 from lambdanet.configs import recipe_values as v
 from lambdanet.models import complexity
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build
 
 NAMES = configs.list_recipes()
@@ -38,7 +38,7 @@ def test_classes_and_channels_of_the_dataset(dataset, tmp_path):
     (tmp_path / "train-00000-of-00001").touch()
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
     name = next(n for n in NAMES if configs.get_recipe(n).dataset == dataset)
-    opened = Dataset.open(configs.get_recipe(name), str(tmp_path))
+    opened = open_dataset(configs.get_recipe(name), tmp_path)
     assert len(opened.class_names) == opened.recipe.num_classes
 
 

@@ -12,11 +12,17 @@ import pytest
 import tensorflow_datasets as tfds
 from helpers import write_picture
 from refusals import refused
-from training_runs import SHORT, act_at, assert_same_run, saved_steps, send_sigterm
+from training_runs import (
+    SHORT,
+    act_at,
+    assert_same_run,
+    open_dataset,
+    saved_steps,
+    send_sigterm,
+)
 
 from lambdanet import LambdaLayer
 from lambdanet.errors import Preempted
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build, logs, model_dir
 from lambdanet.training.train import train
 
@@ -143,7 +149,7 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
     model, _ = model_dir.load_trained_model(tmp_path)
     assert {weight.dtype for weight in model.get_weights()} == {np.dtype("float32")}
     build.compile_model(recipe, model, build.build_optimizer(recipe, model.weights, 4))
-    dataset = Dataset.open(recipe, data_dir)
+    dataset = open_dataset(recipe, data_dir)
     found = model.evaluate(dataset.eval(), steps=dataset.eval_steps(), verbose=0)
     expected = [result["val_loss"], result["val_accuracy"]]
     assert found == pytest.approx(expected, abs=1e-5)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from helpers import assert_equal_arrays, damage_record, write_picture
 from refusals import refused
-from training_runs import recipe_with
+from training_runs import open_dataset, recipe_with
 
 from lambdanet import cli
 from lambdanet.errors import InputError
@@ -18,7 +18,6 @@ from lambdanet.training.beam.predict import Classifier
 from lambdanet.training.beam.pseudo_labels import pseudo_label, select
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
-from lambdanet.training.data.dataset import Dataset
 
 NAMES = ("red", "green", "blue")
 # Pictures per color with confident predictions, and gray ones without.
@@ -200,7 +199,7 @@ def test_too_many_other_files_raise(color_teacher, tmp_path):
 
 def _open(folder, own, bad=None, **changes):
     recipe = dataclasses.replace(PSEUDO, pseudo_labels=str(folder), **changes)
-    return Dataset.open(recipe, own, bad)
+    return open_dataset(recipe, own, bad)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import tensorflow as tf
 from helpers import damage_record
 from picture_sources import RECIPE, numbers, write_folder, write_tfds, write_tfrecord
 from refusals import refused
+from training_runs import open_dataset
 
 from lambdanet.training.data.bad_records import BadRecords, prepare_in_groups
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import outputs
 from lambdanet.training.train import train
 
@@ -35,7 +35,7 @@ def whole(tmp_path_factory):
     """The numbers of all batches of training without damaged pictures."""
     root = tmp_path_factory.mktemp("whole")
     write_folder(root, COUNT)
-    return numbers(Dataset.open(FOLDER, str(root)).train())
+    return numbers(open_dataset(FOLDER, root).train())
 
 
 def _damage(pictures, split, *indices):
@@ -50,7 +50,7 @@ def test_evaluation_skips_and_names_bad_images(pictures, capfd, damaged):
     """All of the first batch, or some of two batches."""
     paths = _damage(pictures, "validation", *damaged)
     bad = BadRecords(limit=4)
-    shown = numbers(Dataset.open(FOLDER, str(pictures), bad).eval())
+    shown = numbers(open_dataset(FOLDER, pictures, bad).eval())
     order = sorted(range(COUNT), key=lambda number: number % 3)  # by class
     assert sum(shown, []) == [number for number in order if number not in damaged]
     assert sorted(bad.names) == sorted(paths)
@@ -63,7 +63,7 @@ def test_evaluation_skips_and_names_bad_images(pictures, capfd, damaged):
 def test_training_batches_keep_place_and_size(pictures, whole, capfd):
     paths = _damage(pictures, "train", 2, 5, 11)
     bad = BadRecords(limit=3)
-    shown = numbers(Dataset.open(FOLDER, str(pictures), bad).train())
+    shown = numbers(open_dataset(FOLDER, pictures, bad).train())
     assert [len(batch) for batch in shown] == [4] * 8
     for batch, undamaged in zip(shown, whole, strict=True):
         good = [number for number in undamaged if number not in (2, 5, 11)]
@@ -80,7 +80,7 @@ def augmented(tmp_path_factory):
     write_folder(pictures, COUNT)
     _damage(pictures, "train", 2, 5, 11)
     recipe = dataclasses.replace(FOLDER, augmentation="crop_flip")
-    dataset = Dataset.open(recipe, str(pictures))
+    dataset = open_dataset(recipe, pictures)
     return functools.cache(
         lambda step: [images.numpy() for images, _ in dataset.train(step)]
     )
@@ -95,14 +95,14 @@ def test_resumed_run_does_not_decode_earlier_images(pictures, whole):
     recipe = dataclasses.replace(FOLDER, epochs=1)
     _damage(pictures, "train", *whole[0])
     bad = BadRecords(limit=0)
-    rest = numbers(Dataset.open(recipe, str(pictures), bad).train(1))
+    rest = numbers(open_dataset(recipe, pictures, bad).train(1))
     assert rest == whole[1:4] and not bad.names
 
 
 def test_first_images_are_those_that_can_be_read(pictures, whole):
     first, second, *_ = whole
     _damage(pictures, "train", first[1], *second)
-    shown = tf.stack(Dataset.open(FOLDER, str(pictures)).first_images(8))
+    shown = tf.stack(open_dataset(FOLDER, pictures).first_images(8))
     rest = [number for number in first if number != first[1]]
     assert numbers([(shown, np.array(rest) % 3)]) == [rest]
 
@@ -113,7 +113,7 @@ def test_batch_without_valid_images_is_replaced(pictures, whole):
     _damage(pictures, "train", *second)
     bad = BadRecords(limit=4)
     recipe = dataclasses.replace(FOLDER, epochs=1)
-    shown = numbers(Dataset.open(recipe, str(pictures), bad).train())
+    shown = numbers(open_dataset(recipe, pictures, bad).train())
     assert shown[:2] == [first, first] and len(bad.names) == 4
     _damage(pictures, "train", *set(range(COUNT)).difference(second))
     bad = BadRecords()
@@ -121,7 +121,7 @@ def test_batch_without_valid_images_is_replaced(pictures, whole):
         refused("none of the 4 images of a batch can be read"),
         bad.as_input_errors(),
     ):
-        list(Dataset.open(FOLDER, str(pictures), bad).train())
+        list(open_dataset(FOLDER, pictures, bad).train())
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_records_from_a_damaged_one_on_are_counted(
     (file,) = tmp_path.glob(f"**/*{recipe.eval_split}[-.]*tfrecord*")
     damage_record(file, number, byte)
     bad = BadRecords(limit=12 - number)
-    batches = Dataset.open(recipe, str(tmp_path), bad).eval()
+    batches = open_dataset(recipe, tmp_path, bad).eval()
     for _ in range(2):
         assert sum(len(labels) for _, labels in batches) == number
     assert set(bad.names) == {f"{file.name}:{lost}" for lost in range(number, 12)}
@@ -206,7 +206,7 @@ def test_records_from_a_damaged_one_on_are_counted(
     bad = BadRecords(limit=11 - number)
     message = f"{12 - number} records cannot be read, the last of them {file.name}:"
     with refused(message), bad.as_input_errors():
-        list(Dataset.open(recipe, str(tmp_path), bad).eval())
+        list(open_dataset(recipe, tmp_path, bad).eval())
 
 
 @pytest.mark.parametrize("role", ["train", "eval"])
@@ -215,7 +215,7 @@ def test_deleted_record_file_ends_run(tmp_path, role):
     recipe = dataclasses.replace(RECIPE, **write_tfds(tmp_path, 30, files=1))
     recipe = dataclasses.replace(recipe, global_batch_size=24)
     bad = BadRecords(limit=20)
-    dataset = Dataset.open(recipe, str(tmp_path), bad)
+    dataset = open_dataset(recipe, tmp_path, bad)
     dataset.check()
     batches = getattr(dataset, role)()
     split = recipe.train_split if role == "train" else recipe.eval_split
@@ -231,6 +231,4 @@ def test_split_without_valid_images_is_rejected(pictures):
     layers = [keras.layers.Flatten(), keras.layers.Dense(3)]
     model = keras.Sequential([keras.Input([8, 8, 3]), *layers])
     with refused("no image of the split can be read"):
-        list(
-            outputs(model.predict_on_batch, Dataset.open(FOLDER, str(pictures)).eval())
-        )
+        list(outputs(model.predict_on_batch, open_dataset(FOLDER, pictures).eval()))

@@ -8,11 +8,11 @@ from helpers import damage_record
 from picture_sources import RECIPE, pixels, write_folder
 from refusals import refused
 from tensorflow.io import encode_png
+from training_runs import open_dataset
 
 from lambdanet import configs
 from lambdanet.configs.recipe import override
 from lambdanet.training.data import records
-from lambdanet.training.data.dataset import Dataset
 
 BALANCED = dataclasses.replace(
     RECIPE, class_weights="balanced", num_classes=0, eval_split="train"
@@ -28,7 +28,7 @@ def test_weights_of_pictures_are_balanced_or_as_given(tmp_path):
     ]:
         changes = {"dataset": "folder", "class_weights": given}
         recipe = dataclasses.replace(BALANCED, **changes)
-        assert Dataset.open(recipe, str(tmp_path)).class_weights == expected
+        assert open_dataset(recipe, tmp_path).class_weights == expected
 
 
 def test_weights_of_records_count_readable_labels(tmp_path):
@@ -41,10 +41,10 @@ def test_weights_of_records_count_readable_labels(tmp_path):
     records.write_records(str(path), contents)
     recipe = dataclasses.replace(BALANCED, dataset="tfrecord", num_classes=4)
     expected = pytest.approx((6 / 12, 6 / 8, 6 / 4, 6 / 4))
-    assert Dataset.open(recipe, str(tmp_path)).class_weights == expected
+    assert open_dataset(recipe, tmp_path).class_weights == expected
     damage_record(path, 5)  # the only picture of class 2
     expected = pytest.approx((5 / 12, 5 / 8, 5 / 4, 5 / 4))
-    assert Dataset.open(recipe, str(tmp_path)).class_weights == expected
+    assert open_dataset(recipe, tmp_path).class_weights == expected
 
 
 def test_other_words_are_refused():

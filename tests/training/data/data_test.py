@@ -11,9 +11,9 @@ from helpers import assert_equal_arrays, noise, write_picture
 from picture_sources import LEVELS, RECIPE, numbers, write_tfds
 from refusals import refused
 from sklearn import datasets
+from training_runs import open_dataset
 
 from lambdanet import cli, configs
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import (
     SINGLE_MACHINE,
     Digits,
@@ -87,10 +87,10 @@ def test_digits_are_those_of_scikit_learn(data_dir):
 
 def test_class_names_and_counts(data_dir, tmp_path, monkeypatch):
     for folder in (data_dir, str(tmp_path)):  # the images need not be on disk
-        assert Dataset.open(DIGITS, folder).class_names == list("0123456789")
+        assert open_dataset(DIGITS, folder).class_names == list("0123456789")
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("HOME", data_dir)
-    dataset = Dataset.open(dataclasses.replace(DIGITS, train_split="train[:200]"), "~")
+    dataset = open_dataset(DIGITS, "~", train_split="train[:200]")
     assert dataset.num_examples("train[:200]") == 200
     assert dataset.num_examples("test") == 355
     assert dataset.steps_per_epoch == 3  # of 64
@@ -116,11 +116,11 @@ def test_repeated_augmentation_has_copies_in_a_row(grays, shard):
     plain = dataclasses.replace(PLAIN, epochs=2)
     repeated = dataclasses.replace(PLAIN, repeated_augmentation=3, epochs=4)
     once, thrice = (
-        sum(numbers(Dataset.open(recipe, grays).train(shard=shard)), [])
+        sum(numbers(open_dataset(recipe, grays).train(shard=shard)), [])
         for recipe in (plain, repeated)
     )
     assert thrice == [number for number in once for _ in range(3)]
-    assert Dataset.open(repeated, grays).steps_per_epoch == 5
+    assert open_dataset(repeated, grays).steps_per_epoch == 5
 
 
 def _assert_equal(left, right):
@@ -131,7 +131,7 @@ def _assert_equal(left, right):
 @pytest.mark.slow
 def test_copies_differ_and_resume(grays):
     recipe = dataclasses.replace(AUGMENTED, repeated_augmentation=3)
-    dataset = Dataset.open(recipe, grays)
+    dataset = open_dataset(recipe, grays)
     batches = list(dataset.train())
     (first, second, third, *_), labels = batches[0]
     assert len({*labels[:3].numpy()}) == len({*labels[3:6].numpy()}) == 1
@@ -139,13 +139,13 @@ def test_copies_differ_and_resume(grays):
         assert np.abs(a - b).max() > LEVELS
     _assert_equal(batches[7:], dataset.train(7))
     # Within the copies of an image: 7 x 20 = 46 x 3 + 2.
-    twenty = Dataset.open(dataclasses.replace(recipe, global_batch_size=20), grays)
+    twenty = open_dataset(recipe, grays, global_batch_size=20)
     _assert_equal(list(twenty.train())[7:], twenty.train(7))
 
 
 def test_augmentation_differs_between_epochs(grays):
     one = dataclasses.replace(AUGMENTED, train_split="train[59:]", global_batch_size=1)
-    first, second, third = (x for x, _ in Dataset.open(one, grays).train())
+    first, second, third = (x for x, _ in open_dataset(one, grays).train())
     assert np.abs(first - second).max() > LEVELS
     assert np.abs(second - third).max() > LEVELS
 
@@ -162,7 +162,7 @@ def test_machines_have_different_augmentation(tmp_path):
         "augmentation": "crop_flip",
         "global_batch_size": 4,
     }
-    dataset = Dataset.open(dataclasses.replace(RECIPE, **changes), str(tmp_path))
+    dataset = open_dataset(RECIPE, tmp_path, **changes)
     left, right = (
         next(iter(dataset.train(shard=Shard(index, 2, 2)))) for index in range(2)
     )
@@ -177,7 +177,7 @@ def test_machines_have_different_augmentation(tmp_path):
 )
 def test_padded_evaluation_weighs_each_image_once(grays, images, count, replicas):
     recipe = dataclasses.replace(PLAIN, eval_split=f"test[:{images}]")
-    dataset = Dataset.open(recipe, grays)
+    dataset = open_dataset(recipe, grays)
     steps = dataset.eval_steps(Shard(0, count, replicas))
     parts = []
     for index in range(count):
@@ -226,7 +226,7 @@ def test_padded_evaluation_weighs_each_image_once(grays, images, count, replicas
 )
 def test_unusable_dataset_is_rejected(data_dir, changes, message):
     with refused(message):
-        Dataset.open(dataclasses.replace(DIGITS, **changes), data_dir).check()
+        open_dataset(DIGITS, data_dir, **changes).check()
 
 
 def test_without_a_network_the_files_are_named(tmp_path, monkeypatch):
@@ -237,10 +237,10 @@ def test_without_a_network_the_files_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(builder, "download_and_prepare", fail)
     recipe = configs.get_recipe("fashion_mnist")
     with pytest.raises(OSError, match="known; Debian's package dataset-fashion-mnist"):
-        Dataset.open(recipe, str(tmp_path)).num_examples("train")
+        open_dataset(recipe, tmp_path).num_examples("train")
 
 
 def test_split_below_one_image_per_machine_is_rejected(grays):
     recipe = dataclasses.replace(PLAIN, eval_split="test[:2]")
     with refused(r"split 'test\[:2\]' must be at least 3, one per machine, got 2"):
-        Dataset.open(recipe, grays).eval(Shard(0, 3, 3))
+        open_dataset(recipe, grays).eval(Shard(0, 3, 3))

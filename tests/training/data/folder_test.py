@@ -12,7 +12,7 @@ import tensorflow as tf
 from helpers import noise, write_picture
 from picture_sources import write_tfrecord
 from refusals import refused
-from training_runs import recipe_with
+from training_runs import open_dataset, recipe_with
 
 import lambdanet
 from lambdanet import configs
@@ -48,7 +48,7 @@ def _pictures(root, splits=("train", "validation"), count=4):
 
 
 def _open(root, **changes):
-    return Dataset.open(dataclasses.replace(RECIPE, **changes), str(root))
+    return open_dataset(RECIPE, root, **changes)
 
 
 def _files(dataset, split, shard=SINGLE_MACHINE):
@@ -135,7 +135,7 @@ def test_other_files_end_the_run(tmp_path):
     for path in folder.glob("*.png"):
         path.unlink()
     with refused(r"pictures in .*cat' must be names that end in .*\.webp, got '.*0.HE"):
-        Dataset.open(RECIPE, str(tmp_path), BadRecords(100)).check()
+        open_dataset(RECIPE, tmp_path, BadRecords(100)).check()
 
 
 @pytest.mark.parametrize("content", ["nothing", "a hidden picture", "an empty folder"])

@@ -9,10 +9,9 @@ import pytest
 import tensorflow as tf
 from helpers import images
 from picture_sources import write_tfds
-from training_runs import recipe_with
+from training_runs import open_dataset, recipe_with
 
 from lambdanet.training.data import augment
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard
 
 SEEDS = [tf.constant([5, number], tf.int64) for number in range(60)]
@@ -109,7 +108,7 @@ def test_training_reads_mixed_batches(tmp_path):
     write_tfds(tmp_path, 6)
     changes = {"global_batch_size": 6, "mixup_alpha": 0.2}
     recipe = dataclasses.replace(picture_sources.RECIPE, **changes)
-    dataset = Dataset.open(recipe, str(tmp_path))
+    dataset = open_dataset(recipe, tmp_path)
     batches = list(dataset.train())
     labels = [labels.numpy() for _, labels in batches]
     np.testing.assert_allclose(np.sum(labels, axis=2), 1.0, atol=1e-6)

@@ -10,11 +10,11 @@ import tensorflow as tf
 from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, pixels_of, saved
 from PIL import Image
 from refusals import refused
+from training_runs import open_dataset
 
 from lambdanet.training.beam.pseudo_labels import pseudo_label
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.image_bytes import Decoded, Encoded, decode
 from lambdanet.training.data.image_files import as_decodable, read_image
 from lambdanet.training.serving.exported_model import load_classifier
@@ -98,7 +98,7 @@ def loaded(recipe, role, data_dir):
     """Returns the images of a dataset by name, and the names of unreadable ones."""
     bad = BadRecords(len(PICTURES))
     found = {}
-    for images, labels in getattr(Dataset.open(recipe, str(data_dir), bad), role)():
+    for images, labels in getattr(open_dataset(recipe, data_dir, bad), role)():
         found.update(
             {
                 NAMES[label]: 255 * image

@@ -16,10 +16,10 @@ from pages import PAGES
 from picture_sources import COUNT, FILES, RECIPE, numbers, pixels, write_tfrecord
 from programs.run_page import BLOCK
 from refusals import refused
+from training_runs import open_dataset
 
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.records import RecordsSource
 
 EACH = COUNT // FILES
@@ -38,7 +38,7 @@ def root(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(root):
     """The numbers of all batches of training."""
-    return numbers(Dataset.open(RECORDS, str(root)).train())
+    return numbers(open_dataset(RECORDS, root).train())
 
 
 @pytest.fixture
@@ -69,13 +69,13 @@ def test_other_records_keep_place_beside_damaged_ones(copy, whole):
     damage_record(file, 1)
     lost = range(3 * EACH + 1, 4 * EACH)
     bad = BadRecords(limit=len(lost))
-    batches = numbers(Dataset.open(RECORDS, str(copy), bad).train())
+    batches = numbers(open_dataset(RECORDS, copy, bad).train())
     for batch, undamaged in zip(batches, whole, strict=True):
         good = [number for number in undamaged if number not in lost]
         assert [a for a, b in zip(batch, undamaged, strict=True) if b in good] == good
     # Of three epochs.
     assert sorted(bad.names) == [f"{file.name}:{number}" for number in range(1, EACH)]
-    assert numbers(Dataset.open(RECORDS, str(copy)).train(5)) == batches[5:]
+    assert numbers(open_dataset(RECORDS, copy).train(5)) == batches[5:]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_other_records_keep_place_beside_damaged_ones(copy, whole):
 )
 def test_part_of_split_is_some_of_its_files(root, part, files):
     recipe = dataclasses.replace(RECORDS, eval_split=f"train{part}")
-    shown = sum(numbers(Dataset.open(recipe, str(root)).eval()), [])
+    shown = sum(numbers(open_dataset(recipe, root).eval()), [])
     assert shown == list(range(*(EACH * file for file in files)))
 
 
@@ -111,7 +111,7 @@ def test_invalid_files_are_rejected_in_one_line(tmp_path, file, changes, message
     if file is not None:
         (tmp_path / file).touch()
     with refused(message):
-        Dataset.open(dataclasses.replace(RECORDS, **changes), str(tmp_path)).train()
+        open_dataset(RECORDS, tmp_path, **changes).train()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_file_of_unknown_count_is_refused(copy, damage, complete):
     damage(file)
     message = f"{str(file)!r} is damaged after {complete} records; how many follow is"
     with refused(re.escape(message)):
-        Dataset.open(RECORDS, str(copy)).check()
+        open_dataset(RECORDS, copy).check()
 
 
 def test_program_on_the_page_writes_files_of_mnists_format(tmp_path, monkeypatch):
@@ -153,7 +153,7 @@ def test_program_on_the_page_writes_files_of_mnists_format(tmp_path, monkeypatch
     recipe = dataclasses.replace(
         RECORDS, eval_split="test", mean=(0.0,), std=(1 / 255,)
     )
-    dataset = Dataset.open(recipe, str(tmp_path))
+    dataset = open_dataset(recipe, tmp_path)
     for name in ("train", "test"):
         shown = numbers(dataclasses.replace(dataset, eval_split=name).eval())
         assert sorted(sum(shown, [])) == list(range(COUNT))

@@ -11,8 +11,8 @@ import picture_sources
 import pytest
 import tensorflow as tf
 from picture_sources import COUNT, RECIPE, numbers
+from training_runs import open_dataset
 
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
 
 STEPS = 3  # per epoch
@@ -21,7 +21,7 @@ STEPS = 3  # per epoch
 def _written(source, folders):
     root = folders.mktemp(source)
     changes = getattr(picture_sources, f"write_{source}")(root)
-    return Dataset.open(dataclasses.replace(RECIPE, **changes), str(root))
+    return open_dataset(RECIPE, root, **changes)
 
 
 @pytest.fixture(scope="module", params=["tfds", "tfrecord", "folder"])
@@ -80,7 +80,7 @@ def test_evaluation_is_in_order_with_last_partial_batch(dataset):
 
 def test_a_recipe_of_one_channel_reads_gray(dataset):
     recipe = dataclasses.replace(dataset.recipe, mean=(0.0,), std=(1 / 255,))
-    batches = list(Dataset.open(recipe, dataset.data_dir).eval())
+    batches = list(open_dataset(recipe, dataset.data_dir).eval())
     assert {images.shape[-1] for images, _ in batches} == {1}
     assert sorted(sum(numbers(batches), [])) == list(range(COUNT))
 
@@ -113,7 +113,7 @@ def test_resumed_batches_equal_uninterrupted_ones(trained, step):
 def test_order_depends_on_seed_of_recipe(trained):
     dataset, whole = trained
     recipe = dataclasses.replace(dataset.recipe, seed=1, epochs=1)
-    other = Dataset.open(recipe, dataset.data_dir)
+    other = open_dataset(recipe, dataset.data_dir)
     assert numbers(other.train()) != whole[:STEPS]
 
 
@@ -122,7 +122,7 @@ def test_machines_train_on_disjoint_parts_and_resume(trained):
     """Two machines with two devices each have two batches of three pictures per step."""
     dataset, _ = trained
     recipe = dataclasses.replace(dataset.recipe, epochs=1, global_batch_size=12)
-    dataset = Dataset.open(recipe, dataset.data_dir)
+    dataset = open_dataset(recipe, dataset.data_dir)
     shards = [Shard(index, 2, 4) for index in range(2)]
     parts = [numbers(dataset.train(shard=shard)) for shard in shards]
     for part in parts:

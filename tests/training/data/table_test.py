@@ -12,6 +12,7 @@ from helpers import assert_equal_arrays, write_picture
 from picture_sources import LEVELS, RECIPE
 from pyarrow import parquet
 from refusals import refused
+from training_runs import open_dataset
 
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.tables import TableSource, _in_order
@@ -54,8 +55,8 @@ def _write(path, rows, columns=COLUMNS):
 @pytest.mark.slow
 def test_table_reads_what_class_folders_do(pictures, tmp_path):
     recipe = _write(tmp_path / "labels.csv", ROWS)
-    folders = Dataset.open(FOLDER, str(pictures))
-    table = Dataset.open(recipe, str(pictures))
+    folders = open_dataset(FOLDER, pictures)
+    table = open_dataset(recipe, pictures)
     assert table.class_names == folders.class_names == ["cat", "dog"]
     assert table.steps_per_epoch == 2 and table.recipe.num_classes == 2
     for expected, got in [
@@ -81,7 +82,7 @@ def test_copy_under_another_name_is_named(pictures, tmp_path, capsys):
     """A repeated row is none, and a file that cannot be read is left to the run."""
     copy = shutil.copy(pictures / ROWS[0][0], tmp_path / "copy.png")
     rows = [*ROWS, ROWS[0], ("none.png", "cat", "train"), (copy, "cat", "validation")]
-    Dataset.open(_write(tmp_path / "x.csv", rows), str(pictures)).check()
+    open_dataset(_write(tmp_path / "x.csv", rows), pictures).check()
     line = capsys.readouterr().out
     assert line.startswith("2 pictures are in two classes or splits, such as ")
     assert repr(str(copy)) in line
@@ -93,7 +94,7 @@ def test_integer_labels_are_in_order_of_values(pictures, tmp_path):
         (file, label, split)
         for (file, _, split), label in zip(ROWS, labels, strict=True)
     ]
-    dataset = Dataset.open(_write(tmp_path / "labels.csv", rows), str(pictures))
+    dataset = open_dataset(_write(tmp_path / "labels.csv", rows), pictures)
     assert dataset.class_names == ["9", "010"]
     found = [int(label) for _, batch in dataset.eval() for label in batch]
     assert found == [0, 0, 1, 1]
@@ -115,7 +116,7 @@ def test_order_and_types_of_labels(pictures, tmp_path, ending, labels, names):
         (file, labels[name == "dog"], split) for file, name, split in [*ROWS, ROWS[0]]
     ]
     recipe = _write(tmp_path / f"x.{ending}", rows)
-    assert Dataset.open(recipe, str(pictures)).class_names == names
+    assert open_dataset(recipe, pictures).class_names == names
 
 
 def test_order_of_classes_does_not_depend_on_sets():
@@ -151,7 +152,7 @@ def test_files_that_are_no_tables(pictures, tmp_path, name, content, message):
     if content is not None:
         path.write_bytes(content.encode("latin-1"))
     with refused(message):
-        Dataset.open(dataclasses.replace(FOLDER, labels=str(path)), str(pictures))
+        open_dataset(FOLDER, pictures, labels=str(path))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_rows_that_cannot_be_used(pictures, tmp_path, rows, message):
     rows = [(file.replace("DIR", str(pictures)), *rest) for file, *rest in rows]
     recipe = _write(tmp_path / "labels.csv", rows)
     with refused(message):
-        Dataset.open(recipe, str(pictures)).check()
+        open_dataset(recipe, pictures).check()
 
 
 @pytest.mark.parametrize(
@@ -208,4 +209,4 @@ def test_rows_that_cannot_be_used(pictures, tmp_path, rows, message):
 def test_columns_that_cannot_be_used(pictures, tmp_path, name, columns, label, message):
     rows = [(file, label, split, label)[: len(columns)] for file, _, split in ROWS]
     with refused(f"columns of .* must be {message}"):
-        Dataset.open(_write(tmp_path / name, rows, columns), str(pictures))
+        open_dataset(_write(tmp_path / name, rows, columns), pictures)

@@ -10,9 +10,8 @@ import pytest
 import tensorflow as tf
 from processes import result_of
 from refusals import refused
-from training_runs import recipe_with
+from training_runs import open_dataset, recipe_with
 
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard
 from lambdanet.training.run import build, devices, logs
 from lambdanet.training.run.checkpoints import Checkpoints
@@ -43,7 +42,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ended(folder):
     """The newest checkpoint and the exit statuses of the workers, per signal."""
-    Dataset.open(RECIPE, str(folder)).num_examples(RECIPE.train_split)
+    open_dataset(RECIPE, folder).num_examples(RECIPE.train_split)
     words = [f"--set={name}={value}" for name, value in SETTINGS.items()]
     words += ["--distribute=multi_worker", "--save_every=3"]
     return result_of("train_two_workers.py", folder, json.dumps(SIGNALS), *words)
@@ -95,7 +94,7 @@ def test_only_chief_writes_and_prints(folder, ended):
 
 @pytest.mark.slow
 def test_losses_equal_one_device(folder, ended, small_network):
-    dataset = Dataset.open(RECIPE, str(folder))
+    dataset = open_dataset(RECIPE, folder)
     shares = [dataset.train(shard=Shard(index, 2, 2)) for index in range(2)]
     batches = tf.data.Dataset.zip(*shares).map(
         lambda left, right: tuple(
