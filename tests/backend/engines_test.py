@@ -6,13 +6,12 @@ Runs on each engine: see `run_on_engine`, whose arrays these are.
 
 import importlib
 import importlib.util
-import subprocess
 import unittest
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import program
+from processes import output_of
 from programs import run_on_engine
 from samples import load, samples
 
@@ -83,5 +82,4 @@ def test_layers_pass_the_test_of_keras(module):
 )
 def test_networks_in_keras_hub(code):
     """In a process of its own, which imports KerasHub first."""
-    done = subprocess.run(**program(code), capture_output=True)
-    assert done.returncode == 0, done.stderr
+    output_of(code)

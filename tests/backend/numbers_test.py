@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers that Keras or a backend would lose, on the backend of this process."""
 
-import subprocess
-
 import keras
 import numpy as np
 import pytest
 from fuzzing import computing_in
-from helpers import program
+from processes import output_of
 
 import lambdanet
 from lambdanet import backend as K
@@ -30,8 +28,7 @@ def normalized(x, epsilon, axes=(0, 1, 2)):
 @pytest.mark.slow
 def test_one_matrix_for_all_rows():
     """In a process of its own: TensorFlow's product writes outside of its memory for some of these shapes."""
-    done = subprocess.run(**program("products.py"), capture_output=True)
-    assert done.returncode == 0, done.stderr
+    output_of("products.py")
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1, 64), (2, 9, 64)])

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Implied attention maps: A V is the layer's output, and A is what the paper's equations make of it."""
 
-import subprocess
-
 import causal_cases
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_close, program
+from helpers import assert_close
 from naive_layers import embeddings_of, images, normalized, randomize
+from processes import output_of
 from refusals import refused
 
 import lambdanet
@@ -148,5 +147,4 @@ def test_a_wrong_argument_is_one_line(make, call, message):
 @pytest.mark.slow
 def test_memory_grows_with_the_queries_asked_for():
     """All maps of 64 x 64 positions take 268 MB for each part, and their embeddings 1,074 MB."""
-    done = subprocess.run(**program("peak_of_maps.py"), capture_output=True, check=True)
-    assert int(done.stdout) < 30e6
+    assert int(output_of("peak_of_maps.py")) < 30e6
