@@ -130,6 +130,11 @@ def weights(path: Path) -> list[np.ndarray]:
     return model_dir.load_trained_model(path)[0].get_weights()
 
 
+def times_of_files(path: Path) -> dict[Path, int]:
+    """Returns when each file in a folder was last changed."""
+    return {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+
+
 def saved_steps(path: Path) -> list[int]:
     """Returns the steps of the checkpoints of a run."""
     return sorted(

@@ -19,6 +19,7 @@ from training_runs import (
     open_dataset,
     saved_steps,
     send_sigterm,
+    times_of_files,
 )
 
 from lambdanet import LambdaLayer
@@ -130,13 +131,13 @@ def test_resumed_run_has_same_dropout(finished, data_dir, tmp_path, monkeypatch)
 def test_finished_run_finds_its_data_and_is_unchanged(finished, data_dir, capsys):
     path, result, _ = finished
     assert (path / "data_dir.txt").read_text() == f"{data_dir}\n"
-    before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+    before = times_of_files(path)
     assert train(RECIPE, path) == result
     assert (
         f"finished already: lambda_resnet_tiny on digits in {path}, 3 epochs"
         in capsys.readouterr().out
     )
-    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
+    assert times_of_files(path) == before
 
 
 @pytest.mark.slow

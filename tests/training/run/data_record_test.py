@@ -9,7 +9,7 @@ from picture_sources import RECIPE as PICTURES
 from picture_sources import write_folder
 from programs.small_model import plain_model
 from refusals import refused
-from training_runs import act_at, send_sigterm
+from training_runs import act_at, send_sigterm, times_of_files
 
 from lambdanet.errors import Preempted
 from lambdanet.training.evaluate import evaluate
@@ -65,7 +65,7 @@ def test_finished_run_keeps_its_result_and_held_out_pictures(tmp_path, capsys):
     recipe = dataclasses.replace(RECIPE, global_batch_size=4, epochs=1)
     path = tmp_path / "run"
     result = train(recipe, path, str(tmp_path))
-    before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+    before = times_of_files(path)
     held_out = start.read_record(path).held_out
     assert [name.split("/")[1] for name in held_out] == ["0", "1", "2"]
     (tmp_path / held_out[0]).unlink()
@@ -75,4 +75,4 @@ def test_finished_run_keeps_its_result_and_held_out_pictures(tmp_path, capsys):
     assert "finished already: " in capsys.readouterr().out
     with refused("was made with another recipe: learning_rate is"):
         train(dataclasses.replace(recipe, learning_rate=1.0), path)
-    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
+    assert times_of_files(path) == before
