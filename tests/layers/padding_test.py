@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from fuzzing import pairwise
+from helpers import assert_equal_arrays
 from naive_layers import images
 from refusals import refused
 
@@ -57,8 +58,7 @@ def test_padded_sequences_equal_their_shorter_forms(options, training, kind):
         shown = -(-length // layer.strides)
         masked, short = outputs
         np.testing.assert_allclose(masked[:, :shown], short, rtol=1e-4, atol=1e-5)
-        for one, other in zip(*weights, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        assert_equal_arrays(*weights, rtol=1e-4, atol=1e-5)
 
 
 def test_nothing_but_padding_is_finite_and_zero():

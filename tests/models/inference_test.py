@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from helpers import (
     assert_close,
+    assert_equal_arrays,
     assert_near,
     images,
     randomize_normalizations,
@@ -91,8 +92,7 @@ def test_other_models_compute_the_same(double_precision, tmp_path):
     assert folded[:3] == ["first", "after_relu", "kept"]
     assert folded[-2:] == ["along_width", "last"] and len(folded) == 7
     assert isinstance(fast.get_layer("along_width"), layers.BatchNormalization)
-    for weight, value in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(weight, value)
+    assert_equal_arrays(model.get_weights(), before)
     # The original has no second call.
     assert model.get_layer("active").output.shape[-1] == 4
     loaded = reloaded(fast, tmp_path)
@@ -150,8 +150,7 @@ def test_a_layer_called_for_training_is_copied_as_it_is(trained, double_precisio
     for network in (model, fast):
         keras.utils.set_random_seed(1)
         found.append(outputs(network, x))
-    for expected, output in zip(*found, strict=True):
-        np.testing.assert_allclose(output, expected, atol=1e-9)
+    assert_equal_arrays(*found, atol=1e-9)
 
 
 def relu(x):

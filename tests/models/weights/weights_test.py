@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import refusals
-from helpers import images
+from helpers import assert_equal_arrays, images
 from refusals import unchanged
 
 import lambdanet
@@ -84,8 +84,7 @@ def test_keras_weights_are_refused_and_read_by_keras(model, tmp_path):
     assert "load it by model.load_weights into a model of the same arch" in message
     same = create()
     same.load_weights(path)
-    for old, new in zip(model.get_weights(), same.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+    assert_equal_arrays(model.get_weights(), same.get_weights())
 
 
 def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
