@@ -20,41 +20,39 @@ TESTS = {"all", "any", "bool", "callable", "hasattr", "isinstance", "issubclass"
 def find(source: str) -> list[tuple[int, str]]:
     """Returns the line of each statement that is too dense, and what is wrong with it."""
     tree = ast.parse(source)
-    found = []
-    for rule in (_find_comprehensions, _find_assignments, _find_repeats, _find_chains):
-        found += rule(tree)
+    found = list(_find_chains(tree))
+    for node in ast.walk(tree):
+        for rule in (_find_comprehensions, _find_assignments, _find_repeats):
+            found += rule(node)
     return sorted(found)
 
 
-def _find_comprehensions(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yields the comprehensions that contain another one, as in `[sum(x for x in y) for y in z]`."""
-    for node in ast.walk(tree):
-        if isinstance(node, COMPREHENSIONS):
-            parts = list(ast.walk(node))[1:]
-            if any(isinstance(part, COMPREHENSIONS) for part in parts):
-                yield node.lineno, "comprehension within a comprehension"
+def _find_comprehensions(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yields a comprehension that contains another one, as in `[sum(x for x in y) for y in z]`."""
+    if isinstance(node, COMPREHENSIONS):
+        parts = list(ast.walk(node))[1:]
+        if any(isinstance(part, COMPREHENSIONS) for part in parts):
+            yield node.lineno, "comprehension within a comprehension"
 
 
-def _find_assignments(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yields the assignments of three values and more, as in `a, b, c = 1, 2, 3`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
-            for target in node.targets:
-                number = len(target.elts) if isinstance(target, ast.Tuple) else 0
-                if number > 2:
-                    yield node.lineno, f"{number} values assigned in one statement"
+def _find_assignments(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yields an assignment of three values and more, as in `a, b, c = 1, 2, 3`."""
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+        for target in node.targets:
+            number = len(target.elts) if isinstance(target, ast.Tuple) else 0
+            if number > 2:
+                yield node.lineno, f"{number} values assigned in one statement"
 
 
-def _find_repeats(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yields texts and lists times a truth value, as in `"no" * (not flag)` or `"no" * flag`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            sides = [node.left, node.right]
-            for repeated, times in (sides, sides[::-1]):
-                # Letters and lines such as "-" * 80 are repeated, but no words.
-                sequence = _is_text(repeated) or isinstance(repeated, DISPLAYS)
-                if _is_word(repeated) or (sequence and _is_truth_value(times)):
-                    yield node.lineno, "text or list times a truth value"
+def _find_repeats(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yields a text or list times a truth value, as in `"no" * (not flag)` or `"no" * flag`."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        sides = [node.left, node.right]
+        for repeated, times in (sides, sides[::-1]):
+            # Letters and lines such as "-" * 80 are repeated, but no words.
+            sequence = _is_text(repeated) or isinstance(repeated, DISPLAYS)
+            if _is_word(repeated) or (sequence and _is_truth_value(times)):
+                yield node.lineno, "text or list times a truth value"
 
 
 def _find_chains(tree: ast.AST) -> Iterator[tuple[int, str]]:
