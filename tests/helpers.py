@@ -123,6 +123,15 @@ def damage_record(path: Path, number: int, byte: int = 12) -> None:
     path.write_bytes(contents)
 
 
+def smooth_picture(height: int, width: int, channels: int) -> np.ndarray:
+    """Returns a picture without symmetry that JPEG and lossy WebP roughly preserve."""
+    y, x = np.mgrid[:height, :width] / height
+    planes = [
+        127 + 100 * np.sin(2 * (y + k) + (3 + k) * x * x) for k in range(channels)
+    ]
+    return np.stack(planes, -1).astype(np.uint8)
+
+
 def write_picture(path: Path, pixels: Any) -> Path:
     """Writes a picture, and the folders above it, and returns its path.
 

@@ -5,10 +5,12 @@ import dataclasses
 import io
 import struct
 import zlib
+from functools import partial
 
 import keras
 import numpy as np
 import tensorflow as tf
+from helpers import smooth_picture
 from PIL import Image
 
 from lambdanet import configs
@@ -156,13 +158,7 @@ def as_pillow_reads_it(contents):
         return np.asarray(image.convert("RGB"))
 
 
-def smooth(channels):
-    """Returns an asymmetric picture that JPEG and lossy WebP roughly preserve."""
-    y, x = np.mgrid[:HEIGHT, :WIDTH] / HEIGHT
-    planes = [
-        127 + 100 * np.sin(2 * (y + k) + (3 + k) * x * x) for k in range(channels)
-    ]
-    return np.stack(planes, -1).astype(np.uint8)
+smooth = partial(smooth_picture, HEIGHT, WIDTH)
 
 
 def segment(marker, content):

@@ -2,11 +2,13 @@
 """An image has the same pixels in training, evaluation, serving and prediction of a detector."""
 
 import io
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from helpers import smooth_picture
 from PIL import Image
 from refusals import refused
 
@@ -32,13 +34,8 @@ DETECTOR = BOTH + (
 )
 
 
-def waves(channels):
-    """A smooth image without symmetry, which JPEG keeps within two gray levels."""
-    y, x = np.mgrid[:SIDE, :SIDE] / SIDE
-    planes = [
-        127 + 100 * np.sin(2 * (y + k) + (3 + k) * x * x) for k in range(channels)
-    ]
-    return np.stack(planes, -1).astype(np.uint8)
+# Smooth, which JPEG keeps within two gray levels.
+waves = partial(smooth_picture, SIDE, SIDE)
 
 
 def hidden_colors():
