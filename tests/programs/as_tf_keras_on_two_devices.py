@@ -9,11 +9,9 @@ import tempfile
 from pathlib import Path
 
 import tensorflow as tf
+import two_devices
 
-(cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(
-    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-)
+two_devices.divide_cpu()
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402

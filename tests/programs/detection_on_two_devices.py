@@ -11,11 +11,9 @@ import sys
 
 import numpy as np
 import tensorflow as tf
+import two_devices
 
-(cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(
-    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-)
+two_devices.divide_cpu()
 gc.disable()  # collections take longer than two steps
 
 import keras as keras_3  # noqa: E402

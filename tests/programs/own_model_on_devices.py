@@ -133,10 +133,9 @@ def on_tensorflow(quick: bool) -> dict[str, Any]:
 def _two_devices() -> Any:
     """Returns a strategy; TensorFlow must not have been used before."""
     import tensorflow as tf
+    import two_devices
 
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    two = [tf.config.LogicalDeviceConfiguration()] * 2
-    tf.config.set_logical_device_configuration(cpu, two)
+    two_devices.divide_cpu()
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 

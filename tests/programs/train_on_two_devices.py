@@ -12,12 +12,9 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
+import two_devices
 
-(cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(
-    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-)
+two_devices.divide_cpu()
 
 from quick_graphs import trace_quickly  # noqa: E402
 from small_model import ONE_BLOCK, plain_model, small_model  # noqa: E402
