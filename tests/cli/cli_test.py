@@ -25,6 +25,9 @@ from lambdanet.errors import unknown
 TRAIN = ["train", "--recipe=digits"]
 RUN = [*TRAIN, "--model_dir=DIR/x"]
 run = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
+for_each_command = pytest.mark.parametrize(
+    "command", cli.COMMANDS, ids=lambda command: command.name
+)
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
@@ -38,7 +41,7 @@ def test_overview_lists_every_command(words, capsys):
         )
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+@for_each_command
 def test_help_has_usage_flags_and_examples(command, capsys):
     assert cli.main([*command.name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
@@ -48,7 +51,7 @@ def test_help_has_usage_flags_and_examples(command, capsys):
         assert option.help and f"  {option}  " in shown and option.help in shown
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+@for_each_command
 def test_examples_are_valid(command):
     assert command.examples
     for example in command.examples:
