@@ -145,6 +145,11 @@ def test_image_is_the_same_on_every_route(name, routes, tmp_path):
         np.testing.assert_allclose(image, expected, atol=tolerance, err_msg=route)
 
 
+def check_records(task, path):
+    data = task.train_data.replace(input_path=path)
+    records.check_first_records("task.train_data", data, task.model)
+
+
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
@@ -158,9 +163,9 @@ def test_image_is_the_same_on_every_route(name, routes, tmp_path):
 )
 def test_records_of_unreadable_images_are_refused(contents, message, params, tmp_path):
     task = params["retina"].task
-    data = task.train_data.replace(input_path=write(tmp_path / "data", contents))
+    path = write(tmp_path / "data", contents)
     with refused(message):
-        records.check_first_records("task.train_data", data, task.model)
+        check_records(task, path)
 
 
 def rotated(orientation=6):
@@ -173,13 +178,11 @@ def test_annotations_must_fit_the_upright_image(params, tmp_path):
     """Annotations of the stored, rotated image are refused before and during training."""
     task = params["retina"].task
     upright = write(tmp_path / "upright", rotated(), height=SIDE, width=40)
-    data = task.train_data.replace(input_path=upright)
-    records.check_first_records("task.train_data", data, task.model)
+    check_records(task, upright)
     stored = write(tmp_path / "stored", rotated(), height=40, width=SIDE)
-    data = task.train_data.replace(input_path=stored)
     message = "image 17: height x width must be 64x40 as in the upright file, got 40x64"
     with refused(f"stored' has an image that cannot be used: {message}"):
-        records.check_first_records("task.train_data", data, task.model)
+        check_records(task, stored)
     for one in params.values():
         data = one.task.train_data.replace(input_path=stored)
         batches = task_factory.get_task(one.task).build_inputs(data)
