@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import tensorflow as tf
@@ -183,11 +184,12 @@ def test_killed_run_continues(color_teacher, pictures, expected, tmp_path):
 def test_another_run_in_a_folder_is_refused(color_teacher, pictures, tmp_path):
     data = write_picture(tmp_path / "data" / "1.png", (255, 0, 0)).parent
     out = tmp_path / "out"
-    predict_files(color_teacher, str(data), out, "csv")
+    repeat = partial(predict_files, color_teacher, str(data), out, "csv")
+    repeat()
     with refused("^top must be 5 as in the run in '.*out', got 1; continue with"):
-        predict_files(color_teacher, str(data), out, "csv", top=1)
+        repeat(top=1)
     with refused(r"^split and data_dir must be left out for .*, got \['x', None\]"):
-        predict_files(color_teacher, str(data), out, "csv", split="x")
+        repeat(split="x")
     other = tmp_path / "other"
     shutil.copytree(color_teacher, other)
     with (other / "saved_model.pb").open("ab") as file:
@@ -196,10 +198,10 @@ def test_another_run_in_a_folder_is_refused(color_teacher, pictures, tmp_path):
         predict_files(other, str(data), out, "csv")
     write_picture(data / "2.png", (0, 0, 255))
     with refused("^data has other files than in the run in '.*out', or some of other"):
-        predict_files(color_teacher, str(data), out, "csv")
+        repeat()
     (out / "manifest.json").unlink()
     with refused("^out '.*out' has predictions without a manifest; give another"):
-        predict_files(color_teacher, str(data), out, "csv")
+        repeat()
     with locked(tmp_path / "new"), refused("^out .* is in use by process"):
         predict_files(color_teacher, str(data), tmp_path / "new", "csv")
 
