@@ -54,7 +54,6 @@ def write_table(path, rows):
     with path.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerows(rows)
-    return str(path)
 
 
 def split_of(number):
@@ -89,6 +88,10 @@ def run(recipe, tmp_path_factory):
     return path
 
 
+def open_table(path):
+    return Dataset.open(dataclasses.replace(RECIPE, labels=str(path)))
+
+
 def logits_of(probabilities):
     return np.log(probabilities / (1 - probabilities))
 
@@ -117,7 +120,7 @@ def test_presence_in_other_types(pictures):
         "green": [True, None, True, None, None, True],
     }
     parquet.write_table(pyarrow.table(columns), file)
-    dataset = Dataset.open(dataclasses.replace(RECIPE, labels=str(file)))
+    dataset = open_table(file)
     assert dataset.class_names == ["red", "label", "green"]
     expected = [[0, 0, np.nan], [np.nan, 1, 1]]
     np.testing.assert_array_equal(read_labels(dataset), expected)
@@ -126,16 +129,16 @@ def test_presence_in_other_types(pictures):
     lists = pyarrow.table({name: columns[name] for name in ("file", "split", "labels")})
     parquet.write_table(lists, file)
     with refused("columns of .* must be texts or integers"):
-        Dataset.open(dataclasses.replace(RECIPE, labels=str(file)))
+        open_table(file)
 
 
-def test_names_in_a_column(recipe, pictures):
+def test_names_in_a_column(pictures):
     rows = [["split", "labels", "file"]]
     for number, label in enumerate(LABELS):
         given = [NAMES[place] for place in np.flatnonzero(label == 1)]
         rows.append([split_of(number), " ; ".join(given), f"{number}.png"])
-    labels = write_table(pictures / "names.csv", rows)
-    dataset = Dataset.open(dataclasses.replace(recipe, labels=labels))
+    write_table(pictures / "names.csv", rows)
+    dataset = open_table(pictures / "names.csv")
     assert dataset.class_names == sorted(NAMES)
     found = read_labels(dataset)
     np.testing.assert_array_equal(found, np.nan_to_num(LABELS[64:])[:, [2, 1, 0]])
@@ -154,9 +157,9 @@ def test_names_in_a_column(recipe, pictures):
     ],
 )  # fmt: skip
 def test_tables_that_contradict_themselves(rows, message, tmp_path):
-    labels = write_table(tmp_path / "labels.csv", rows)
+    write_table(tmp_path / "labels.csv", rows)
     with refused(message):
-        Dataset.open(dataclasses.replace(RECIPE, labels=labels))
+        open_table(tmp_path / "labels.csv")
 
 
 @pytest.mark.parametrize(
