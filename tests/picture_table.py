@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from helpers import smooth_picture
 from PIL import Image
+from training_runs import recipe_with
 
-from lambdanet import configs
 from lambdanet.training.serving.export import export_saved_model
 
 HEIGHT, WIDTH, SIDE = 24, 32, 24
@@ -278,8 +278,8 @@ for name, file, pixels in converted():
     PICTURES[name] = Picture(file, as_rgb(pixels), plain=False)
 
 # The images of this recipe are the central squares of pictures, in 0..1.
-AS_THEY_ARE = dataclasses.replace(
-    configs.get_recipe("folder"),
+AS_THEY_ARE = recipe_with(
+    "folder",
     eval_split="train",
     input_size=SIDE,
     mean=(0.0,) * 3,

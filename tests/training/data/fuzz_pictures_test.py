@@ -4,7 +4,6 @@
 Another process reads them, so that a crash of a decoder fails the test.
 """
 
-import dataclasses
 import random
 import struct
 import subprocess
@@ -85,11 +84,11 @@ def _read(folder):
     """Reads the files on every route; prints each name and, at the end, the numbers of read files."""
     import tensorflow as tf
     from picture_table import AS_THEY_ARE, SIDE, export_pixels, pixels_of
+    from training_runs import open_dataset
 
     from lambdanet.errors import InputError
     from lambdanet.models.preprocessing import Preprocessing
     from lambdanet.training.data.bad_records import BadRecords
-    from lambdanet.training.data.dataset import Dataset
     from lambdanet.training.data.image_bytes import Encoded
     from lambdanet.training.data.image_files import read_image
     from lambdanet.training.serving.exported_model import load_classifier
@@ -145,10 +144,10 @@ def _read(folder):
         num_served += 1
     print("the input pipeline", flush=True)
     bad = BadRecords(len(paths))
-    recipe = dataclasses.replace(AS_THEY_ARE, num_classes=2, global_batch_size=8)
+    dataset = open_dataset(AS_THEY_ARE, folder, bad, num_classes=2, global_batch_size=8)
     images = [
         image
-        for images, labels in Dataset.open(recipe, str(folder), bad).eval()
+        for images, labels in dataset.eval()
         for image, label in zip(images.numpy(), labels, strict=True)
         if label == 0
     ]
