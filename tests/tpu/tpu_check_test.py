@@ -281,7 +281,7 @@ def test_compiled_step_is_the_step_of_train(jax_process, tmp_path):
 
 def test_recipe_step_equals_a_step_of_fit(monkeypatch):
     """Loss, weights, averages and the state of the optimizer equal those after one step of `fit`."""
-    monkeypatch.setattr(build.zoo, "create_model", small_model)
+    monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
     recipe = dataclasses.replace(
         configs.get_recipe("digits"),
         dropout_rate=0.0,

@@ -56,12 +56,13 @@ class MaskSource(TableSource):
     def _rows_of_folders(self) -> list[dict[str, str]]:
         root = Path(self._root)
         rows = []
-        for images in sorted((*root.glob("images"), *root.glob("*/images"))):
-            folder = images.parent
+        for masks in sorted((*root.glob("masks"), *root.glob("*/masks"))):
+            folder = masks.parent
+            images = folder / "images"
             split = self._recipe.train_split if folder == root else folder.name
             for picture in find_pictures(images)[0]:
                 name = Path(picture).relative_to(images).with_suffix(".png")
-                mask = folder / "masks" / name
+                mask = masks / name
                 if not mask.is_file():
                     raise invalid(
                         f"mask of {picture!r}", f"the file {str(mask)!r}", "none"

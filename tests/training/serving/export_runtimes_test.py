@@ -207,7 +207,7 @@ def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
             x, keras.layers.Dense(10, name="logits")(keras.layers.Flatten()(x))
         )
 
-    monkeypatch.setattr("lambdanet.training.run.build.zoo.create_model", create)
+    monkeypatch.setattr("lambdanet.models.zoo.create_model", create)
     (tmp_path / "datasets").mkdir()  # digits are not in it
     data_dir = str(tmp_path / "datasets")
     model = write_run(tmp_path / "run", recipe, list("0123456789"), data_dir)
