@@ -70,6 +70,11 @@ class Recipe:
     freeze: Annotated[
         str, "layers that are not trained: backbone, c2 or patterns such as stem*,c2"
     ] = ""
+    lora_rank: Annotated[
+        int,
+        v.NATURAL,
+        "rank of adapters (LoRA), trained with the classifier alone; 0: none",
+    ] = 0
 
     # The data.
     task: Annotated[str, v.TASKS, "what is labeled"] = "classification"

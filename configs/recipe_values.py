@@ -269,6 +269,12 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         "empty unless the dataset is folder",
     ),
     ("freeze", lambda r: not r.freeze or r.start_from, "empty without start_from"),
+    ("lora_rank", lambda r: not r.lora_rank or r.start_from, "0 without start_from"),
+    (
+        "freeze",
+        lambda r: not r.freeze or not r.lora_rank,
+        "empty with lora_rank, which freezes all but adapters and the classifier",
+    ),
     (
         "patience",
         lambda r: not r.patience or r.held_out_split,

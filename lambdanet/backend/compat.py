@@ -11,8 +11,8 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src import backend
 from keras.src.backend.common import global_state
+from keras.src.backend.common.masking import get_keras_mask
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.initializers.random_initializers import compute_fans
 
@@ -25,7 +25,7 @@ def mask_of(x: Any) -> Any:
 
     It is no attribute of tensors that cannot have any, such as those of a function that JAX compiles.
     """
-    return backend.get_keras_mask(x)
+    return get_keras_mask(x)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")

@@ -139,6 +139,11 @@ def test_override_takes_the_last_assignment():
             "randaugment_magnitude must be at most 10 ",
         ),
         ("freeze=c2", "freeze must be empty without"),
+        ("lora_rank=8", "lora_rank must be 0 without start_from, got 8"),
+        (
+            "start_from=x; freeze=c2; lora_rank=8",
+            "freeze must be empty with lora_rank, which freezes all but",
+        ),
         ("patience=3", "patience must be 0 without a held_out_split, got 3"),
         (
             "pseudo_labels=x",

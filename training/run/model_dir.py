@@ -31,6 +31,7 @@ from lambdanet.training.data.class_names import Classes, check_equal, read_names
 from lambdanet.training.run import checkpoints
 from lambdanet.training.run.build import build_model
 from lambdanet.training.run.checkpoints import AVERAGE, MODEL
+from lambdanet.training.run.lora import merge_adapters
 
 RECIPE = "recipe.json"
 CHECKPOINTS = "checkpoints"
@@ -244,7 +245,7 @@ def load_weights(model_dir: str | Path) -> tuple[Recipe, dict[str, np.ndarray]]:
     """Returns the recipe of a model_dir and the trained weights, by their names in files.
 
     The weights are from the newest readable checkpoint, or with `held_out_split` in the recipe, from the best
-    epoch; with `ema_decay`, their moving averages.
+    epoch; with `ema_decay`, their moving averages; with `lora_rank`, with the adapters merged.
 
     Raises:
       InputError: there is no model_dir, or no checkpoint in it.
@@ -263,9 +264,10 @@ def load_weights(model_dir: str | Path) -> tuple[Recipe, dict[str, np.ndarray]]:
             missing,
         )
     names = [name.removeprefix(MODEL) for name in arrays if name.startswith(MODEL)]
-    return recipe, {
+    weights = {
         name: arrays.get(f"{AVERAGE}{name}", arrays[f"{MODEL}{name}"]) for name in names
     }
+    return recipe, merge_adapters(weights)
 
 
 def _has(file: Path) -> bool:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frozen layers: neither weights nor batch statistics move, also in a resumed run; a second run moves them.
 
+With adapters (LoRA), nothing else moves but the classifier, and a trained model has them merged.
+
 The same run trains on images of another size than those of its evaluation.
 """
 
@@ -10,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 from refusals import refused
-from training_runs import SHORT, act_at, assert_same_run, send_sigterm
+from training_runs import SHORT, act_at, assert_same_run, send_sigterm, write_run
 
 from lambdanet.errors import Preempted
 from lambdanet.models import zoo
@@ -18,7 +20,11 @@ from lambdanet.models.weights import weight_files
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import start
-from lambdanet.training.run.build import build_model, build_optimizer
+from lambdanet.training.run.build import (
+    build_model,
+    build_model_for_training,
+    build_optimizer,
+)
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.model_dir import load_trained_model
 from lambdanet.training.run.train_step import move_averages
@@ -154,6 +160,51 @@ def test_frozen_layers_move_in_a_second_run(
     train(second, tmp_path / "second", data_dir, callback=[lambda *_: record])
     assert sizes[3:] == [(0, 20)]
     assert record.unmoved[2:] == [[False] * 5]
+
+
+@pytest.mark.slow
+def test_adapters_train_and_are_merged(two_blocks, data_dir, tmp_path, monkeypatch):
+    source = write_run(tmp_path / "source", RECIPE)
+    recipe = dataclasses.replace(
+        RECIPE,
+        start_from=str(tmp_path / "source"),
+        lora_rank=2,
+        optimizer="adam",
+        learning_rate=0.01,
+        label_smoothing=0,
+        weight_decay=0,
+        epochs=2,
+    )
+    result = train(recipe, tmp_path / "whole", data_dir)
+    # The model of the run has adapters, and this one has other kernels.
+    loss = evaluate(tmp_path / "whole")["loss"]
+    assert loss == pytest.approx(result["val_loss"], abs=1e-5)
+    trained, _ = load_trained_model(tmp_path / "whole")
+    moved = []
+    for weight, value in zip(source.weights, trained.get_weights(), strict=True):
+        change = value - keras.ops.convert_to_numpy(weight)
+        if change.any():
+            *_, layer, name = weight.path.split("/")
+            moved.append(f"{layer}/{name}")
+            if layer != "logits":
+                assert np.linalg.matrix_rank(change, tol=1e-5) == 2
+    # Squeeze-and-excitation in the block of a convolution, and the lambda layer.
+    adapted = ("reduce", "expand", "queries", "keys", "values", "logits")
+    assert sorted(moved) == sorted(["logits/bias", *(f"{x}/kernel" for x in adapted)])
+
+    with monkeypatch.context() as patch:
+        act_at(patch, [1], send_sigterm)
+        with pytest.raises(Preempted):
+            train(recipe, tmp_path / "resumed", data_dir)
+    train(recipe, tmp_path / "resumed", data_dir)
+    assert_same_run(tmp_path / "resumed", tmp_path / "whole")
+
+
+def test_adapters_of_a_model_without_projections():
+    options = {"start_from": "imagenet", "lora_rank": 2}
+    recipe = dataclasses.replace(RECIPE, model="resnet_micro", **options)
+    with refused("lora_rank must be 0 for resnet_micro, which has no proj.*, got 2"):
+        build_model_for_training(recipe)
 
 
 def test_averages_start_at_initial_weights(tmp_path):
