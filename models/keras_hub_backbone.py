@@ -8,7 +8,7 @@ from typing import Any
 from keras_hub.models import FeaturePyramidBackbone
 
 from lambdanet.backend import compat, keras
-from lambdanet.errors import check_known
+from lambdanet.errors import check_count, check_known
 from lambdanet.models import zoo
 from lambdanet.models.output_stride import NATIVE, last_by_stride
 
@@ -78,12 +78,14 @@ class LambdaNetBackbone(FeaturePyramidBackbone):
         """Freezes the backbone but for low-rank adapters (LoRA) of some layers, as KerasHub's backbones do.
 
         Args:
-          rank: the rank of the adapters.
+          rank: the rank of the adapters, at least 1.
           target_layer_names: the names of projections or convolutions; none: `default_lora_layer_names`.
 
         Raises:
-          InputError: there is no such layer, as in networks without lambda and attention layers by default.
+          InputError: the rank is below 1, or there is no such layer, as by default in networks without lambda
+            and attention layers.
         """
+        check_count("rank", rank)
         accepted = {
             layer.name
             for layer in compat.sublayers(self)

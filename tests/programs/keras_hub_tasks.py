@@ -91,6 +91,8 @@ def check_lora() -> None:
     plain = LambdaNetBackbone("resnet_50")
     with refused("unknown layer in target_layer_names 'queries'"):
         plain.enable_lora(2)
+    with refused("rank must be a positive integer, got 0"):
+        plain.enable_lora(0)
     assert all(layer.trainable for layer in plain.layers)
 
 

@@ -16,8 +16,8 @@ SECOND = "lora_kernel_b"  # [rank, units], zero at the start
 def enable_lora(model: keras.Model, rank: int) -> None:
     """Adds adapters to projections and dense layers, and freezes all else but the classifier.
 
-    A layer with the kernel W then computes with W + A B, and trains A and B (Hu et al. 2021). B is zero at the
-    start, so the outputs stay the same. Normalizations are frozen with their moving statistics.
+    A layer with the kernel W then computes with W + A B, and trains A and B (Hu et al. 2021). B is zero at
+    the start, so the outputs stay the same. Normalizations are frozen with their moving statistics.
 
     Args:
       model: a built model with fresh or trained weights.
