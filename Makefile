@@ -12,7 +12,7 @@
 #   make weekly  what is too long for each change: whole tables, all families and chips, long runs, the documentation and the
 #                newest packages; a part that has passed is not repeated until `make clean-weekly`
 #   make test-newest   layers, models, weights and training with Keras and JAX of constraints-newest.txt, without TensorFlow,
-#                where there is a Python 3.12 or 3.13; it is installed into .venv-newest
+#                where there is a Python 3.12 to 3.14; it is installed into .venv-newest
 #   make fuzz    300 random layers on each backend, 45 random streams, and all variants of which the tests have a sample, in
 #                minutes
 #   make test-plain-cpu   make test-all as on a processor with AVX2 and nothing newer
@@ -73,8 +73,8 @@ SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mo
 SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
 
 # JAX 0.11 and later need Python 3.12. The names in pyenv's folder of shims need not run.
-NEWEST_PYTHON ?= $(shell for python in python3.13 ~/.pyenv/versions/3.13*/bin/python python3.12 ~/.pyenv/versions/3.12*/bin/python; \
-	do "$$python" -c '' 2>/dev/null && echo "$$python" && break; done)
+NEWEST_PYTHON ?= $(shell for python in python3.14 ~/.pyenv/versions/3.14*/bin/python python3.13 ~/.pyenv/versions/3.13*/bin/python \
+	python3.12 ~/.pyenv/versions/3.12*/bin/python; do "$$python" -c '' 2>/dev/null && echo "$$python" && break; done)
 # pytest in .venv-newest, with two devices, and without the XLA flags of tests/conftest.py, which JAX 0.12 rejects.
 NEWEST_VENV ?= .venv-newest
 NEWEST_CONSTRAINTS := $(if $(CONSTRAINTS),constraints-newest.txt)
@@ -193,7 +193,7 @@ install-newest: $(if $(NEWEST_PYTHON),$(NEWEST_VENV)/stamp)
 
 test-newest: install-newest
 ifeq ($(NEWEST_PYTHON),)
-	@echo "test-newest is skipped: there is no Python 3.12 or 3.13"
+	@echo "test-newest is skipped: there is no Python 3.12 to 3.14"
 else
 	$(NEWEST_PYTEST) tests/newest.py tests/models/weights/hub_test.py tests/models/weights/fuzz_weights_test.py
 	JAX_ENABLE_X64=1 LAMBDANET_FUZZ=0.1 $(NEWEST_PYTEST) tests/layers/fuzz_layers_test.py
