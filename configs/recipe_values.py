@@ -271,6 +271,11 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ("freeze", lambda r: not r.freeze or r.start_from, "empty without start_from"),
     ("lora_rank", lambda r: not r.lora_rank or r.start_from, "0 without start_from"),
     (
+        "lora_rank",
+        lambda r: not r.lora_rank or r.task != "segmentation",
+        "0 with the task segmentation, whose decoder has to be trained",
+    ),
+    (
         "freeze",
         lambda r: not r.freeze or not r.lora_rank,
         "empty with lora_rank, which freezes all but adapters and the classifier",
