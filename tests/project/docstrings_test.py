@@ -88,6 +88,7 @@ def names():
         "examples": tf.data.Dataset.from_tensors(({"name": "a picture"}, 0)),
         "decode": lambda example, key: (tf.zeros([8, 8, 3]), key),
         "build_model": build.build_model,
+        "build_optimizer": build.build_optimizer,
         "work": lambda: signal.raise_signal(signal.SIGTERM),
     }
 
