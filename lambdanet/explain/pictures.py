@@ -25,7 +25,6 @@ from lambdanet.explain.implied_attention import (
     position_pictures,
 )
 from lambdanet.files import absolute, atomic_dir, check_output_dir, write_output
-from lambdanet.models.classifier import decode_predictions
 from lambdanet.training.data.image_files import expand_folders, read_image
 from lambdanet.training.serving.drawing import percent, picture_paths, save_picture
 from lambdanet.training.serving.predict import top_classes
@@ -127,10 +126,9 @@ class Explainer:
         selected = networks.one_hot(None, logits)
         evidence = networks.evidence(self.head, features, selected)
         names = self.trained.class_names
-        (classes,) = decode_predictions(logits, names, top)
-        if self.trained.thresholds:
-            (scores,) = to_probabilities(K.convert_to_numpy(logits), True).numpy()
-            classes = top_classes(scores, names, top)
+        has_several = bool(self.trained.thresholds)
+        (scores,) = to_probabilities(K.convert_to_numpy(logits), has_several).numpy()
+        classes = top_classes(scores, names, top)
         shown = np.round(255 * pixels.clip(0, 1)).astype(np.uint8)
         maps = []
         arguments = networks.arguments_of(self.calls, values)

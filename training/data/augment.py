@@ -49,9 +49,6 @@ MIX_SEED = 1 << 40
 MIX_CHOICE = [0, 1 << 50]
 MIX_CENTER = [0, 1 << 51]
 
-# Shape [b, h, w, c] of the images, alpha, seed -> the share of the other image in each pixel, [h, w, 1].
-Shares = Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]
-
 
 def affine(
     image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor

@@ -31,7 +31,7 @@ from lambdanet.training.data.tables import TableSource, read_rows
 COLUMNS = ("file", "mask", "split")
 CLASSES = "classes.txt"
 LAYOUT = "train/images/*.jpg and train/masks/*.png"
-KINDS = (("PNG", "1"), ("PNG", "L"), ("PNG", "P"))  # format and mode of Pillow
+KINDS = ("PNG 1", "PNG L", "PNG P")  # format and mode of Pillow
 NUM_CHECKED = 100  # masks of a split
 
 _print_once = functools.cache(functools.partial(print, flush=True))
@@ -151,7 +151,7 @@ class MaskSource(TableSource):
         try:
             with Image.open(os.fsdecode(path)) as image:
                 mask = np.asarray(image)
-                found = (image.format, image.mode)
+                found = f"{image.format} {image.mode}"
         except (OSError, ValueError, SyntaxError) as error:
             raise invalid(where, accepted, str(error)) from None
         if found not in KINDS:

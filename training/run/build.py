@@ -20,7 +20,6 @@ from lambdanet.configs.recipe_values import SCHEDULES
 from lambdanet.errors import check_known, invalid, one_line
 from lambdanet.training.data.task import task_of
 from lambdanet.training.run import optimizers
-from lambdanet.training.run.lora import enable_lora
 from lambdanet.training.run.train_step import (
     accumulate_gradients,
     average_weights,
@@ -31,28 +30,21 @@ from lambdanet.training.run.train_step import (
 def build_model_for_training(recipe: Recipe) -> keras.Model:
     """Returns the recipe's model, for images of any size where training has another one than evaluation.
 
-    With `lora_rank`, it has adapters, and all else but the classifier is frozen.
-
     Raises:
-      InputError: as `build_model` and `enable_lora`, or weights of the model depend on the size, as tables of
-        global scope do.
+      InputError: as `build_model`, or weights of the model depend on the size, as tables of global scope do.
     """
     model = build_model(recipe)
-    if recipe.training_size != recipe.input_size:
-        other = build_model(
-            dataclasses.replace(recipe, input_size=recipe.training_size)
+    if recipe.training_size == recipe.input_size:
+        return model
+    other = build_model(dataclasses.replace(recipe, input_size=recipe.training_size))
+    if [weight.shape for weight in model.weights] != [
+        weight.shape for weight in other.weights
+    ]:
+        accepted = (
+            f"empty for {recipe.model}, which has weights that depend on the size"
         )
-        if [weight.shape for weight in model.weights] != [
-            weight.shape for weight in other.weights
-        ]:
-            accepted = (
-                f"empty for {recipe.model}, which has weights that depend on the size"
-            )
-            raise invalid("sizes", accepted, recipe.sizes)
-        model = build_model(recipe, any_size=True)
-    if recipe.lora_rank:
-        enable_lora(model, recipe.lora_rank)
-    return model
+        raise invalid("sizes", accepted, recipe.sizes)
+    return build_model(recipe, any_size=True)
 
 
 def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:

@@ -70,6 +70,7 @@ from lambdanet.training.run.logs import (
     opening,
     show_pictures,
 )
+from lambdanet.training.run.lora import enable_lora
 from lambdanet.training.run.optimizers import class_of, inner
 
 which_keras.check_backend("training", ("tensorflow", "jax"))
@@ -213,6 +214,8 @@ def train(
                 print(line, flush=True)
         for layer in frozen:
             layer.trainable = False
+        if recipe.lora_rank:
+            enable_lora(model, recipe.lora_rank)
         optimizer = build_optimizer(recipe, model.weights, steps_per_epoch)
 
         # Their checkpoints, and the newest of them.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Low-rank adapters (LoRA) of a run: the layers that get them, and weights in which they are merged."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -41,11 +41,6 @@ def enable_lora(model: keras.Model, rank: int) -> None:
         if layer.use_bias:
             layer.bias.trainable = False
         layer.enable_lora(rank, a_initializer=compat.VarianceScaling(2.0))
-
-
-def adapters(names: Iterable[str]) -> set[str]:
-    """Returns those of the names of weights that are of adapters."""
-    return {name for name in names if name.endswith((FIRST, SECOND))}
 
 
 def merge_adapters(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -36,7 +36,6 @@ from lambdanet.training.run.checkpoints import (
     read_newest,
 )
 from lambdanet.training.run.logs import read_history
-from lambdanet.training.run.lora import adapters
 from lambdanet.training.run.model_dir import (
     BEST,
     CHECKPOINTS,
@@ -239,10 +238,7 @@ def _assign(
     trained = Classes(owner, weight_files.count_classes(arrays), names)
     columns, line = classes.columns_in(trained)
     weight_files.assign_weights(
-        model,
-        weight_files.with_columns(model, arrays, columns),
-        owner,
-        left_out=adapters(weight_files.weights_by_name(model)),
+        model, weight_files.with_columns(model, arrays, columns), owner
     )
     return line
 

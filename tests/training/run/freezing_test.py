@@ -22,10 +22,10 @@ from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import start
 from lambdanet.training.run.build import (
     build_model,
-    build_model_for_training,
     build_optimizer,
 )
 from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.run.lora import enable_lora
 from lambdanet.training.run.model_dir import load_trained_model
 from lambdanet.training.run.train_step import move_averages
 from lambdanet.training.train import train
@@ -205,7 +205,7 @@ def test_adapters_of_a_model_without_projections():
         RECIPE, model="resnet_micro", start_from="imagenet", lora_rank=2
     )
     with refused("lora_rank must be 0 for resnet_micro, which has no proj.*, got 2"):
-        build_model_for_training(recipe)
+        enable_lora(build_model(recipe), recipe.lora_rank)
 
 
 def test_averages_start_at_initial_weights(tmp_path):

@@ -156,7 +156,7 @@ def test_table_of_masks(pictures, tmp_path):
             r"mask '.*0.png' must be \(24, 20\), as of its picture, got \(24, 21",
         ),
         ("class", "pixels of mask '.*' must be from 0 to 3, .* got 4"),
-        ("rgb", "mask '.*' must be a PNG of numbers, .* got \\('PNG', 'RGB'"),
+        ("rgb", "mask '.*' must be a PNG of numbers, .* got 'PNG RGB"),
         ("binary", "masks of 'validation' must be numbers of classes; 255 is ignored"),
         ("missing", "mask of '.*0.png' must be the file '.*masks/0.png', got 'none'"),
         ("names", "classes.txt"),
