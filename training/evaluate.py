@@ -91,10 +91,9 @@ def evaluate(
     # Before the long part.
     folder = None if out is None else writable_dir(Path(out).expanduser(), task.FILES)
     with dataset.bad_records.as_input_errors():
-        steps = dataset.eval_steps()
         if task.any_size:
             dataset.source.check_readable(dataset.eval_split)
-            steps = dataset.num_examples(dataset.eval_split)
+        steps = None if task.any_size else dataset.eval_steps()
         pairs = outputs(predict, dataset.eval(whole=task.any_size), steps)
         found = task.measure(pairs, Path(model_dir).expanduser())
     result = {"dataset": recipe.dataset, "split": dataset.eval_split, **found.values}

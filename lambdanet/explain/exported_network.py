@@ -36,7 +36,7 @@ def load_exported_network(saved_model: str | Path) -> TrainedModel:
             "saved_model",
             accepted,
             path,
-            "it has no record of its network, as those of masks, earlier versions and subclassed models",
+            "no record of its network, as of masks, earlier versions and subclassed models; export it again",
         )
     try:
         network = json.loads(record.read_text(encoding="utf-8"))

@@ -199,7 +199,7 @@ def _paper_like(table, refused):
     def check(build, topology):
         recipe, mode, batch = build.args
         assert (topology, mode) == ("v3:2x2", table.mode)
-        assert recipe.mixed_precision == table.mixed_precision
+        assert bool(recipe.mixed_precision) == table.mixed_precision
         if not refused.isdisjoint({(recipe.model, batch), (recipe.model, None)}):
             raise DoesNotFit(f"{recipe.model} does not fit")
         paper = seconds[recipe.model, recipe.input_size]

@@ -57,8 +57,9 @@ def window(
     )
     scale = limits.scale**zoom
     sign = tf.where(limits.flips & (mirror < 0), -1.0, 1.0)
-    cosine = tf.cos(limits.turn * turn) / scale
-    sine = tf.sin(limits.turn * turn) / scale
+    angle = limits.turn * turn
+    cosine = tf.cos(angle) / scale
+    sine = tf.sin(angle) / scale
     height, width = tf.unstack(tf.cast(tf.shape(mask), tf.float32))
     sides = tf.stack([width, height])
     free = tf.maximum(sides - size / scale, 0.0)

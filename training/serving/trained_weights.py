@@ -30,7 +30,7 @@ class TrainedModel(NamedTuple):
     @property
     def has_masks(self) -> bool:
         """Whether its logits are those of each pixel, [b, h, w, num_classes]."""
-        return len(getattr(self.model, "output_shape", ())) == 4
+        return getattr(self.model, "output_shape", ())[1:3] == (None, None)
 
     def __str__(self) -> str:
         size = self.preprocessing.input_size

@@ -130,7 +130,8 @@ class Segmentation(Task):
         scores = class_iou(found.labels).tolist()
         for number, name in enumerate(dataset.class_names):
             row = {"class": number, "name": name, "iou": scores[number]}
-            rows.append({**row, "pixels": pixels[number]})
+            row["pixels"] = pixels[number]
+            rows.append(row)
         table = folder / "classes.csv"
         write_output(table, text_table.to_csv(rows))
         print(f"per class: {table}")
