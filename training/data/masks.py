@@ -56,9 +56,11 @@ class MaskSource(TableSource):
     def _rows_of_folders(self) -> list[dict[str, str]]:
         root = Path(self._root)
         rows = []
-        for masks in sorted((*root.glob("masks"), *root.glob("*/masks"))):
-            folder = masks.parent
-            images = folder / "images"
+        for images in sorted((*root.glob("images"), *root.glob("*/images"))):
+            folder = images.parent
+            masks = folder / "masks"
+            if not masks.is_dir():  # as of pictures to predict
+                continue
             split = self._recipe.train_split if folder == root else folder.name
             for picture in find_pictures(images)[0]:
                 name = Path(picture).relative_to(images).with_suffix(".png")
@@ -72,11 +74,10 @@ class MaskSource(TableSource):
                 rows.append({"file": file, "label": label, "split": split})
         if not rows:
             accepted = f"the folder of the pictures, with {LAYOUT}"
-            raise invalid("data_dir", accepted, self._root or None)
+            raise invalid("data_dir", accepted, self._root)
         return rows
 
     def _find_classes(self, rows: list[dict[str, str]]) -> list[str]:
-        del rows
         names = read_class_map(os.path.join(self._root, CLASSES))
         if len(names) > IGNORED:
             raise invalid(f"lines of {CLASSES}", f"at most {IGNORED}", len(names))

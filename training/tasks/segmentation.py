@@ -129,9 +129,14 @@ class Segmentation(Task):
         pixels = found.labels.sum(axis=1).tolist()
         scores = class_iou(found.labels).tolist()
         for number, name in enumerate(dataset.class_names):
-            row = {"class": number, "name": name, "iou": scores[number]}
-            row["pixels"] = pixels[number]
-            rows.append(row)
+            rows.append(
+                {
+                    "class": number,
+                    "name": name,
+                    "iou": scores[number],
+                    "pixels": pixels[number],
+                }
+            )
         table = folder / "classes.csv"
         write_output(table, text_table.to_csv(rows))
         print(f"per class: {table}")

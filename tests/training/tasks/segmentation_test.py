@@ -106,6 +106,7 @@ def test_whole_pictures_and_held_out_ones(pictures, tmp_path, capsys):
     for folder in ("images", "masks"):
         shutil.copytree(pictures / "train" / folder, tmp_path / folder)
     shutil.copy(pictures / "classes.txt", tmp_path)
+    shutil.copytree(tmp_path / "images", tmp_path / "test" / "images")  # without masks
     dataset = Dataset.open(RECIPE, str(tmp_path))
     dataset.check()
     assert "no folder 'validation'" in capsys.readouterr().out
