@@ -149,6 +149,7 @@ def _undescribed_methods(kind):
             yield f"{kind.__module__}.{kind.__name__}.{name}"
 
 
+@pytest.mark.slow  # as the first test of a process, which imports all modules
 def test_methods_of_public_classes_are_described():
     modules = [importlib.import_module(source_tree.module_of(path)) for path in FILES]
     classes = [
