@@ -225,7 +225,7 @@ def write(
     if calibration is not None:
         calibration, pictures = comparison.separate(calibration, pictures)
     pictures = pictures or comparison.random_pictures(input_size)
-    if len(model.output_shape) == 4:
+    if len(getattr(model, "output_shape", ())) == 4:
         pictures = pictures._replace(images=pictures.images[:NUM_MASKS])
     compared = [pictures]
     size: int | None = input_size

@@ -131,6 +131,15 @@ def test_size_of_a_table_is_fixed(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+def test_subclassed_model_is_written(tmp_path):
+    class Mean(keras.Model):
+        def call(self, x):
+            return keras.ops.mean(x, [1, 2])
+
+    found = export_runtimes.write(Mean(), tmp_path, 8, MEAN, STD, list("rgb"))
+    assert found.num_equal == 64
+
+
 def test_opset_is_that_of_the_file(model, tmp_path):
     onnx = pytest.importorskip("onnx")
     export_runtimes.write(model, tmp_path, 20, MEAN, STD, NAMES, "onnx", opset=14)
