@@ -227,7 +227,7 @@ class Dataset:
         self._streams(0, SINGLE_MACHINE)
         train = self.recipe.train_split
         splits = dict.fromkeys((self.eval_split, self.recipe.eval_split))
-        for split in (*splits, train):
+        for split in {**splits, train: None}:
             self.num_examples(split)
             self._leave_out_files(split, train)
             self.source.check_readable(split)
