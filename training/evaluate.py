@@ -80,12 +80,11 @@ def evaluate(
     model, recipe = load_trained_model(model_dir)
     dataset = open_split(model_dir, recipe, data_dir, split, max_bad_records)
     task = dataset.task
-    network = for_inference(model)
-    predict = network.predict_on_batch
+    predict = for_inference(model).predict_on_batch
     if window:
         if not task.any_size:
             raise invalid("window", f"left out with the task {recipe.task}", window)
-        predict = partial(sliding_window, network, window=window, overlap=overlap)
+        predict = partial(sliding_window, predict, window=window, overlap=overlap)
     if flip:
         predict = partial(average_mirrors, predict)
     # Before the long part.
@@ -136,8 +135,9 @@ def fit_temperature(
         raise invalid("calibrate", f"False for the task {recipe.task!r}", True)
     dataset = open_split(model_dir, recipe, data_dir, recipe.held_out_split or None)
     with dataset.bad_records.as_input_errors():
-        network = for_inference(model)
-        pairs = outputs(network.predict_on_batch, dataset.eval(), dataset.eval_steps())
+        pairs = outputs(
+            for_inference(model).predict_on_batch, dataset.eval(), dataset.eval_steps()
+        )
         logits, labels = map(np.concatenate, zip(*pairs, strict=True))
     temperature = calibration.fit_temperature(logits, labels)
     for divisor in (1.0, temperature):

@@ -172,11 +172,10 @@ def _read(
 ) -> Pictures:
     """Returns the first readable pictures of examples; `InputError` where there is none."""
     square = preprocess.of_recipe(recipe).square
-    task = task_of(recipe)
 
     def prepare(example: sources.Example) -> tuple[tf.Tensor, tf.Tensor]:
         pixels = square(source.image(example).pixels())
-        _, label = task.evaluation_pair(source, example)
+        _, label = task_of(recipe).evaluation_pair(source, example)
         return _as_bytes(pixels), label
 
     name = f"pictures of {recipe.dataset} {split}"
