@@ -45,6 +45,17 @@ SHORT = recipe_with(
     global_batch_size=16,
     input_size=16,
 )
+# The same on pictures in folders, with a split for the best epoch.
+IN_FOLDERS = dataclasses.replace(
+    SHORT,
+    dataset="folder",
+    num_classes=0,
+    mean=(0.5,) * 3,
+    std=(0.25,) * 3,
+    train_split="train",
+    eval_split="validation",
+    held_out_split="validation",
+)
 TIMES = {"seconds", "images_per_second"}
 
 

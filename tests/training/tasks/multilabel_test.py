@@ -15,7 +15,7 @@ import tensorflow as tf
 from pyarrow import parquet
 from refusals import refused
 from sklearn import metrics
-from training_runs import SHORT, act_at, assert_same_run, send_sigterm
+from training_runs import IN_FOLDERS, act_at, assert_same_run, send_sigterm
 
 from lambdanet.errors import Preempted
 from lambdanet.training.data import records
@@ -35,16 +35,9 @@ NAMES = ["red", "green", "blue"]
 RANDOM = np.random.default_rng(0)
 LABELS = np.where(RANDOM.random([96, 3]) < 0.1, np.nan, RANDOM.random([96, 3]) < 0.4)
 RECIPE = dataclasses.replace(
-    SHORT,
+    IN_FOLDERS,
     task="multilabel",
     loss="binary_cross_entropy",
-    dataset="folder",
-    num_classes=0,
-    mean=(0.5,) * 3,
-    std=(0.25,) * 3,
-    train_split="train",
-    eval_split="validation",
-    held_out_split="validation",
     positive_weights="balanced",
     cutmix_alpha=1.0,
 )

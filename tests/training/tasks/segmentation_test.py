@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 from refusals import refused
-from training_runs import SHORT, act_at, assert_same_run, send_sigterm
+from training_runs import IN_FOLDERS, act_at, assert_same_run, send_sigterm
 
 from lambdanet.errors import Preempted
 from lambdanet.training.data import mask_view
@@ -26,16 +26,9 @@ COLORS = np.array([[40, 40, 40], [220, 30, 30], [30, 220, 30], [30, 30, 220]], n
 NAMES = ["background", "red", "green", "blue"]
 RANDOM = np.random.default_rng(0)
 RECIPE = dataclasses.replace(
-    SHORT,
+    IN_FOLDERS,
     task="segmentation",
     model_options={"filters": 8, "low_level_filters": 4, "dilation_rates": (1,)},
-    dataset="folder",
-    num_classes=0,
-    mean=(0.5,) * 3,
-    std=(0.25,) * 3,
-    train_split="train",
-    eval_split="validation",
-    held_out_split="validation",
     augmentation="crop_flip",
     loss="cross_entropy_dice",
     class_weights="balanced",
