@@ -22,7 +22,6 @@ import pytest
 from engines import ENGINES
 from source_tree import ROOT
 from times import (  # noqa: F401
-    pytest_runtest_call,
     pytest_runtest_logreport,
     pytest_runtest_makereport,
     pytest_runtest_protocol,

@@ -5,19 +5,23 @@
 
 prints the seconds and tests of each lane, and the thirty tests with the most seconds, from the files that
 the plugin wrote: one per lane, where $LAMBDANET_TIMES names the folder and $LAMBDANET_LANE the file. Times
-are those of the process and of the processes that it started and waited for.
+are those of the process and of the processes that it started and waited for. No test fails by them: they
+depend on the machine. Only a test that hangs is ended, with the process for which it waits.
 """
 
 import csv
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-# Of the processor, for a test without the marker `slow`.
-LIMIT = 5.0
+# Processor seconds, above which a test of `make test` is one to make quicker or to mark `slow`.
+QUICK = 5.0
 LONGEST = 30
+# Seconds of a clock until a test hangs: the longest build all pages.
+HANGING = 1800
 # Processor seconds by test; the process that distributes tests collects them from its workers.
 _found: dict[str, float] = {}
 _START = pytest.StashKey[float]()
@@ -30,24 +34,20 @@ def processor_seconds() -> float:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item):
-    """Fails a test that computes longer than `LIMIT` and is not marked `slow` or `weekly`."""
-    start = processor_seconds()
-    result = yield
-    seconds = processor_seconds() - start
-    marks = {mark.name for mark in item.iter_markers()}
-    if seconds > LIMIT and not marks & {"slow", "weekly"}:
-        pytest.fail(
-            f"{seconds:.1f} s of the processor: make it quicker, or mark it `slow`"
-        )
-    return result
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Notes when a test begins, before the fixtures that are made for it."""
+    """Notes when a test begins, before the fixtures that are made for it, and ends one that hangs."""
     item.stash[_START] = processor_seconds()
-    return (yield)
+    signal.signal(signal.SIGALRM, _end)
+    # Again a minute later, as the end of a context may wait for a process, too.
+    signal.setitimer(signal.ITIMER_REAL, HANGING, 60)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _end(number, frame):
+    raise TimeoutError(f"the test did not end within {HANGING} s")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,9 +93,13 @@ def main(folder: Path) -> None:
         print(
             f"{int(seconds) // 60:5}:{int(seconds) % 60:02} {len(tests):6} tests  {name}"
         )
+    rows.sort(reverse=True)
     print(f"\nThe {LONGEST} tests with the most processor seconds:")
-    for seconds, name, test in sorted(rows, reverse=True)[:LONGEST]:
+    for seconds, name, test in rows[:LONGEST]:
         print(f"{seconds:8.1f}  {name:10} {test}")
+    for seconds, name, test in rows:
+        if name == "test" and seconds > QUICK:
+            print(f"warning: {seconds:.1f} s without the marker slow: {test}")
 
 
 if __name__ == "__main__":
