@@ -4,13 +4,14 @@
 #   make demo    train on handwritten digits, evaluate, export, predict
 #   make demo-detection   the same with a Mask R-CNN, on pictures of shapes that it draws
 #   make demo-segmentation   the same with a network that finds the class of each pixel, of its tutorial
-#   make test    layers, models, weights, training, export and commands: test-tensorflow and test-jax
+#   make test    layers, models, weights, training, export and commands, on TensorFlow and JAX, but for what is slow
+#   make test-slow   what is slow of them: long runs, whole networks and exports
 #   make test-rest   the tests that need more: PyTorch and timm, TF Model Garden on tf_keras, Beam, the TPU compiler, the
 #                documentation or a browser
-#   make test-all   both
-#                a part of them: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-m "not slow"'
-#   make weekly  what is too long for each change: whole tables, all families and chips, long runs, the documentation and the
-#                newest packages; a part that has passed is not repeated until `make clean-weekly`
+#   make test-all   all three
+#                a part of them: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-k causal tests/layers'
+#   make weekly  what is too long for each change: whole tables, all families and chips, long runs, the documentation, the newest
+#                packages, and Python without the patches of tests/; a part that has passed is not repeated until `make clean-weekly`
 #   make test-newest   layers, models, weights and training with Keras and JAX of constraints-newest.txt, without TensorFlow,
 #                where there is a Python 3.12 to 3.14; it is installed into .venv-newest
 #   make fuzz    300 random layers on each backend, 45 random streams, and all variants of which the tests have a sample, in
@@ -49,18 +50,20 @@ UV_INSTALL := $(BIN)/uv pip install --quiet --system-certs
 ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 endif
-# PyTorch without CUDA, a tenth of the size, where its index answers within five seconds.
+# PyTorch without CUDA, a tenth of the size, where its index answers at one of three attempts.
 TORCH_INDEX := https://download.pytorch.org/whl/cpu/torch/
-TORCH_BACKEND = $(shell $(BIN)/python -c "import urllib.request; urllib.request.urlopen('$(TORCH_INDEX)', timeout=5)" 2>/dev/null \
-	&& echo --torch-backend=cpu || echo "$(TORCH_INDEX) does not answer: PyTorch from PyPI has 4.5 GB of CUDA on Linux" >&2)
+TORCH_BACKEND = $(shell for seconds in 5 10 20; do \
+	$(BIN)/python -c "import urllib.request; urllib.request.urlopen('$(TORCH_INDEX)', timeout=$$seconds)" 2>/dev/null \
+	&& echo --torch-backend=cpu && exit; done; \
+	echo "$(TORCH_INDEX) does not answer: PyTorch from PyPI has 4.5 GB of CUDA on Linux" >&2)
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
-# What is tested on JAX too, and on PyTorch.
-ON_JAX := tests/ops/chunks_on_devices_test.py tests/training/train_test.py tests/training/trained_export_test.py \
-	tests/training/data/bad_records_test.py tests/training/tasks/multilabel_test.py tests/training/tasks/segmentation_test.py $(patsubst %,tests/training/run/%_test.py,callbacks checkpoints freezing \
-	interrupted_runs train_step)
+# What is tested on JAX too, by the marker of its tests, and what is on JAX and PyTorch in `make test-rest`.
+ON_JAX := $(shell grep -rlw --include='*_test.py' 'mark\.jax' tests)
 REST_ON_JAX := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/benchmarks/contenders_test.py tests/explain/networks_test.py tests/explain/outputs_test.py \
 	$(patsubst %,tests/training/run/%_test.py,devices losses multi_worker optimizers)
 ON_TORCH := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/layers/fuzz_layers_test.py tests/explain/networks_test.py tests/explain/outputs_test.py
+# About a hundred tests of layers, a run, an export and commands.
+PLAIN := $(patsubst %,tests/%_test.py,layers/lambda_layer models/unet training/train training/serving/predict training/serving/export)
 # On each backend, and on TensorFlow alone.
 FUZZ := tests/layers/fuzz_layers_test.py tests/backend/masks_test.py
 FUZZ_MORE := $(patsubst %,tests/%_test.py,layers/padding models/fuzz_streams ops/position_lambdas ops/reference)
@@ -83,8 +86,8 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 	--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
 	$(NEWEST_VENV)/bin/python -m pytest --noconftest -p times --numprocesses=2
 
-.PHONY: demo demo-detection demo-segmentation docs docs-time tables figures test test-rest test-all test-tensorflow test-jax fuzz \
-	test-rest-tensorflow test-rest-jax test-rest-torch \
+.PHONY: demo demo-detection demo-segmentation docs docs-time tables figures test test-slow test-rest test-all fuzz \
+	test-tensorflow test-jax test-slow-tensorflow test-slow-jax test-rest-tensorflow test-rest-jax test-rest-torch \
 	install-newest test-newest test-plain-cpu test-tensorflow-2.21 weekly clean-weekly coverage check lint lint-code lint-types \
 	lint-limits lint-pages format results lock hooks release-check clean
 
@@ -123,7 +126,7 @@ demo-segmentation: $(VENV)/demo.stamp
 
 # A process has one backend.
 ifdef TESTFLAGS
-test: $(VENV)/test.stamp
+test test-slow: $(VENV)/test.stamp
 	$(PYTEST) $(TESTFLAGS)
 
 test-rest: $(VENV)/dev.stamp
@@ -131,16 +134,24 @@ test-rest: $(VENV)/dev.stamp
 else
 test: test-tensorflow test-jax
 
+test-slow: test-slow-tensorflow test-slow-jax
+
 test-rest: test-rest-tensorflow test-rest-jax test-rest-torch
 endif
 
-test-all: test test-rest
+test-all: test test-slow test-rest
 
 test-tensorflow: $(VENV)/test.stamp
-	$(PYTEST) -m "not rest and not weekly" tests
+	$(PYTEST) -m "not slow and not rest and not weekly" tests
 
 test-jax: $(VENV)/test.stamp
-	KERAS_BACKEND=jax $(PYTEST) -m "not rest and not weekly" $(ON_JAX)
+	KERAS_BACKEND=jax $(PYTEST) -m "jax and not slow and not rest and not weekly" $(ON_JAX)
+
+test-slow-tensorflow: $(VENV)/test.stamp
+	$(PYTEST) -m "slow and not rest and not weekly" tests
+
+test-slow-jax: $(VENV)/test.stamp
+	KERAS_BACKEND=jax $(PYTEST) -m "jax and slow and not rest and not weekly" $(ON_JAX)
 
 test-rest-tensorflow: $(VENV)/dev.stamp
 	$(PYTEST) -m "rest and not weekly" tests
@@ -152,14 +163,20 @@ test-rest-torch: $(VENV)/dev.stamp
 	KERAS_BACKEND=torch $(PYTEST) -m "not weekly" $(ON_TORCH)
 
 # Each part is a target with a stamp, so a run that was ended goes on with the parts that are missing.
-weekly: $(addprefix .build/weekly/,tensorflow jax newest docs)
+weekly: $(addprefix .build/weekly/,tensorflow jax plain newest docs)
 
 .build/weekly/tensorflow: $(VENV)/dev.stamp
 	$(PYTEST) -m weekly tests
 	@mkdir -p $(@D) && touch $@
 
 .build/weekly/jax: $(VENV)/dev.stamp
-	KERAS_BACKEND=jax $(PYTEST) -m weekly $(ON_JAX) $(REST_ON_JAX)
+	KERAS_BACKEND=jax $(PYTEST) -m "jax and weekly" $(ON_JAX)
+	KERAS_BACKEND=jax $(PYTEST) -m weekly $(REST_ON_JAX)
+	@mkdir -p $(@D) && touch $@
+
+# As a user's Python, without the patches in tests/conftest.py and tests/quick_python.py.
+.build/weekly/plain: $(VENV)/dev.stamp
+	LAMBDANET_PLAIN=1 $(PYTEST) -m "not weekly" $(PLAIN)
 	@mkdir -p $(@D) && touch $@
 
 # In an environment of its own, as that of `make test-newest` is pinned.
@@ -204,7 +221,7 @@ check: lint
 
 # TF Model Garden, and so detection, needs TensorFlow 2.20; a process with TensorFlow 2.21 and the Triton of torch crashes.
 test-tensorflow-2.21: .venv-2.21/stamp
-	.venv-2.21/bin/python -m pytest --numprocesses=auto --dist=loadfile tests/layers tests/models $(ON_JAX)
+	.venv-2.21/bin/python -m pytest --numprocesses=auto --dist=loadfile -m "not weekly" tests/layers tests/models $(ON_JAX)
 
 lint: $(VENV)/dev.stamp
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync --keep-going lint-code lint-types lint-limits lint-pages

@@ -32,13 +32,19 @@ from times import (  # noqa: F401
 _PATH = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATH))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Servers on this machine are reached without a proxy.
+for _name in ("NO_PROXY", "no_proxy"):
+    _HOSTS = ["127.0.0.1", "localhost", os.environ.get(_name)]
+    os.environ[_name] = ",".join(filter(None, _HOSTS))
 if os.environ.get("KERAS_BACKEND") == "jax":
     os.environ.update(ENGINES["jax"])
 # TensorFlow's own allocator for oneDNN never returns memory; the others do.
 os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 # mimalloc saves a tenth of the processor time; the workers start later, so they use it.
 _MIMALLOC = Path(sysconfig.get_path("purelib"), "cmeel.prefix", "lib", "libmimalloc.so")
-if _MIMALLOC.exists():
+# Of `make weekly`: without what speeds up Python and TensorFlow here, and which no user has.
+_PLAIN = "LAMBDANET_PLAIN" in os.environ
+if _MIMALLOC.exists() and not _PLAIN:
     os.environ.setdefault("LD_PRELOAD", str(_MIMALLOC))
     # Zeroing huge pages costs more than it saves.
     os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
@@ -60,8 +66,9 @@ _START = time.monotonic()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """One more than there are cores, for the time in which one waits for a process or a disk."""
-    return (os.cpu_count() or 1) + 1
+    """One more than there are cores, for the time in which one waits, but 2 GiB of memory for each."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min((os.cpu_count() or 1) + 1, max(1, memory // 2**31))
 
 
 def pytest_report_header():
@@ -84,7 +91,7 @@ def pytest_addoption(parser):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leaves out files of `make test-rest` in `make test`, and where what they need is not installed."""
+    """Leaves out files of `make test-rest` in others, and where what they need is not installed."""
     if collection_path.suffix != ".py":
         return None
     is_test = collection_path.name.endswith("_test.py")
@@ -92,7 +99,7 @@ def pytest_ignore_collect(collection_path, config):
         return True
     if lanes.needs(collection_path) is None:
         return None
-    if config.option.markexpr == lanes.TEST or lanes.missing(collection_path):
+    if "not rest" in config.option.markexpr or lanes.missing(collection_path):
         return True
     return None
 
@@ -124,10 +131,10 @@ def pytest_runtest_setup(item):
 
 
 def pytest_collection_finish():
-    """Leaves the modules, a million objects, out of garbage collections; `sitecustomize` makes these rare."""
+    """Leaves the modules, a million objects, out of garbage collections; `quick_python` makes these rare."""
     gc.collect()
     gc.freeze()
-    if "tensorflow" in sys.modules:
+    if "tensorflow" in sys.modules and not _PLAIN:
         _spare_work()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divides the tests between `make test`, which needs the extra `test` alone, and other targets of make."""
+"""Divides the tests between `make test` and `make test-slow`, of the extra `test`, and other targets."""
 
 import importlib.util
 import re
@@ -37,8 +37,10 @@ MARKERS = {
     "peers": "timm, PyTorch or lucidrains' layer",
     "tpu": "the TPU compiler",
 }
-# The expressions of pytest's option -m with which `make test`, `make test-rest` and `make weekly` run.
-TEST = "not rest and not weekly"
+# The expressions of pytest's option -m with which `make test`, `test-slow`, `test-rest` and `weekly` run, on
+# JAX after "jax and".
+TEST = "not slow and not rest and not weekly"
+SLOW = "slow and not rest and not weekly"
 REST = "rest and not weekly"
 WEEKLY = "weekly"
 # That of `make check`, which has the tests near a change, and twenty seconds for them.
@@ -66,6 +68,8 @@ def may_have(path: Path, expression: str) -> bool:
             return True
         markers = "|".join([*MARKERS, "rest"])
         pattern = rf"\bmark\.({markers})\b|[(,] ?timm\b"
+    elif expression == SLOW:
+        pattern = r"\bmark\.slow\b"
     elif expression == WEEKLY:
         pattern = r"\bmark\.weekly\b"
     else:
@@ -85,18 +89,18 @@ def left_out(expression: str) -> list[str]:
     Args:
       expression: the value of -m.
     """
+    test = "`make test` has the other tests: layers, models, weights, training, export and commands"
+    slow = "`make test-slow` has the long ones"
+    words = sorted({words for words, _ in FILES.values()} | set(MARKERS.values()))
+    rest = f"`make test-rest` has those that need {'; '.join(words)}"
     weekly = "`make weekly` has whole tables and long runs"
-    if expression == REST:
-        return [
-            "`make test` has the other tests: layers, models, weights, training, export and commands",
-            weekly,
-        ]
-    if expression == TEST:
-        words = sorted({words for words, _ in FILES.values()} | set(MARKERS.values()))
-        return [
-            f"`make test-rest` has the other tests, which need {'; '.join(words)}",
-            weekly,
-        ]
+    said = {
+        TEST: [slow, rest, weekly],
+        SLOW: [test, rest, weekly],
+        REST: [test, slow, weekly],
+    }
+    if lines := said.get(expression.removeprefix("jax and ")):
+        return lines
     lines = []
     if expression == CHECK:
         lines.append(

@@ -13,6 +13,7 @@ from lambdanet.ops.products import in_chunks, query_first
 CHUNK = 4  # of the six examples of a device
 
 
+@pytest.mark.jax
 @pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="tensors of TensorFlow have no devices"
 )

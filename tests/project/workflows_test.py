@@ -71,7 +71,7 @@ def test_workflows_run_what_has_to_pass():
             re.M,
         )
     )
-    assert needed == {"demo", "test", "test-rest", "test-newest", "lint"}
+    assert needed == {"demo", "lint", "test", "test-slow", "test-rest", "test-newest"}
     needed.remove("demo")  # as a user does: before the tests, in the same clone
     lanes = {"test-tensorflow-2.21", "coverage", "release-check"}
     assert targets(WORKFLOWS["test"]) == needed | lanes

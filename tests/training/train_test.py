@@ -92,6 +92,7 @@ def test_run_lists_each_class_folder_once(small_network, tmp_path, monkeypatch):
     assert [listed[str(folder)] for folder in folders] == [1] * 4
 
 
+@pytest.mark.jax
 def test_run_writes_recipe_checkpoints_history_and_logs(finished):
     path, result, _ = finished
     assert sorted(file.name for file in path.iterdir()) == [
@@ -111,6 +112,7 @@ def test_run_writes_recipe_checkpoints_history_and_logs(finished):
     assert result["val_accuracy"] == float(rows[-1]["val_accuracy"])
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_resumed_run_has_same_dropout(finished, data_dir, tmp_path, monkeypatch):
     """Stops after step 6, then at once in the evaluation of the second epoch, which is repeated."""
@@ -128,6 +130,7 @@ def test_resumed_run_has_same_dropout(finished, data_dir, tmp_path, monkeypatch)
     assert_same_run(tmp_path, finished[0])
 
 
+@pytest.mark.jax
 def test_finished_run_finds_its_data_and_is_unchanged(finished, data_dir, capsys):
     path, result, _ = finished
     assert (path / "data_dir.txt").read_text() == f"{data_dir}\n"
@@ -140,6 +143,7 @@ def test_finished_run_finds_its_data_and_is_unchanged(finished, data_dir, capsys
     assert times_of_files(path) == before
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
     recipe = dataclasses.replace(
@@ -194,6 +198,7 @@ def test_rejected_run_writes_nothing(data_dir, tmp_path, changes, message):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.jax
 def test_weight_decay_of_kernels_only():
     model = build.build_model(dataclasses.replace(RECIPE, weight_decay=0.2))
     kernels = [v for v in model.trainable_variables if "kernel" in v.name]
@@ -203,6 +208,7 @@ def test_weight_decay_of_kernels_only():
     assert not build.build_model(dataclasses.replace(RECIPE, weight_decay=0.0)).losses
 
 
+@pytest.mark.jax
 def test_positions_and_statistics_of_recipe():
     recipe = dataclasses.replace(RECIPE, position_stddev=0.01, bn_momentum=0.7)
     layers = build.build_model(recipe)._flatten_layers()
@@ -218,6 +224,7 @@ def test_positions_and_statistics_of_recipe():
         build.build_model(dataclasses.replace(recipe, model="resnet_50"))
 
 
+@pytest.mark.jax
 @pytest.mark.parametrize(
     ("optimizer", "attribute", "options"),
     [

@@ -17,6 +17,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, [1, 32, 32, 3], dtype=np.uint
 PROGRAM = "import sys; from lambdanet import cli; sys.exit(cli.main(sys.argv[1:]))"
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_run_is_exported_by_one_command(data_dir, tmp_path):
     """TensorFlow reads the checkpoints of both backends."""

@@ -124,6 +124,7 @@ def test_batch_without_valid_images_is_replaced(pictures, whole):
         list(open_dataset(FOLDER, pictures, bad).train())
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_train_ends_at_limit(pictures, tmp_path, small_network):
     _damage(pictures, "train", 2, 5)
@@ -226,6 +227,7 @@ def test_deleted_record_file_ends_run(tmp_path, role):
         list(batches)
 
 
+@pytest.mark.jax
 def test_split_without_valid_images_is_rejected(pictures):
     _damage(pictures, "validation", *range(COUNT))
     layers = [keras.layers.Flatten(), keras.layers.Dense(3)]

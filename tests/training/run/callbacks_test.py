@@ -106,6 +106,7 @@ class _AtStep(keras.callbacks.Callback):
             self._action(self.model)
 
 
+@pytest.mark.jax
 def test_nonfinite_loss_stops_at_its_step(tmp_path):
     run = _Run(tmp_path)
     images = IMAGES.copy()
@@ -116,6 +117,7 @@ def test_nonfinite_loss_stops_at_its_step(tmp_path):
     assert not (tmp_path / "history.csv").exists()
 
 
+@pytest.mark.jax
 def test_nonfinite_weights_are_not_saved(tmp_path):
     run = _Run(tmp_path)
     infinite = np.full([2, 2], np.inf)
@@ -129,6 +131,7 @@ def test_nonfinite_weights_are_not_saved(tmp_path):
     assert again.all_finite()
 
 
+@pytest.mark.jax
 def test_history_has_epoch_step_rate_and_results(tmp_path):
     run = _Run(tmp_path)
     run.fit()
@@ -144,6 +147,7 @@ def test_history_has_epoch_step_rate_and_results(tmp_path):
     assert "epoch_ema_accuracy" not in run.events().Tags()["tensors"]
 
 
+@pytest.mark.jax
 def test_history_of_resumed_run_has_each_epoch_once(tmp_path):
     _Run(tmp_path).fit(epochs=3)
     whole = (tmp_path / "history.csv").read_text().splitlines()
@@ -189,6 +193,7 @@ def test_history_with_empty_cells_and_infinite_losses(tmp_path):
     assert read_history(path) == []
 
 
+@pytest.mark.jax
 def test_evaluation_uses_averages_and_training_weights(tmp_path):
     plain = _Run(tmp_path / "plain")
     weights = [plain.model.get_weights()]
@@ -265,6 +270,7 @@ def test_speed_without_first_execution(monkeypatch, times, ends, expected):
     assert logs == {"images_per_second": pytest.approx(expected)}
 
 
+@pytest.mark.jax
 @pytest.mark.parametrize(
     ("save_every", "steps"),
     [(1, [4, 5, 6]), (2, [2, 4, 6]), (3, [3, 4, 6]), (5, [4, 5, 6]), (9, [2, 4, 6])],

@@ -99,6 +99,7 @@ class Record(keras.callbacks.Callback):
         )
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_frozen_layers_move_in_a_second_run(
     small_network, data_dir, tmp_path, monkeypatch
@@ -162,6 +163,7 @@ def test_frozen_layers_move_in_a_second_run(
     assert record.unmoved[2:] == [[False] * 5]
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_adapters_train_and_are_merged(two_blocks, data_dir, tmp_path, monkeypatch):
     source = write_run(tmp_path / "source", RECIPE)
@@ -200,6 +202,7 @@ def test_adapters_train_and_are_merged(two_blocks, data_dir, tmp_path, monkeypat
     assert_same_run(tmp_path / "resumed", tmp_path / "whole")
 
 
+@pytest.mark.jax
 def test_adapters_of_a_model_without_projections():
     recipe = dataclasses.replace(
         RECIPE, model="resnet_micro", start_from="imagenet", lora_rank=2
@@ -208,6 +211,7 @@ def test_adapters_of_a_model_without_projections():
         enable_lora(build_model(recipe), recipe.lora_rank)
 
 
+@pytest.mark.jax
 def test_averages_start_at_initial_weights(tmp_path):
     """The averages after a step are of the initial weights, not of those of the build."""
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, use_bias=False)])

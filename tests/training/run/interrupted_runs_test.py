@@ -50,6 +50,7 @@ def _command(path, data_dir):
     return ["train", f"--recipe={recipe}", *folders]
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_killed_run_resumes_to_same_weights(finished, data_dir, tmp_path, capsys):
     command = program("train_until_killed.py", *_command(tmp_path, data_dir))
@@ -66,6 +67,7 @@ def test_killed_run_resumes_to_same_weights(finished, data_dir, tmp_path, capsys
     assert_same_run(tmp_path, finished)
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_ctrl_c_in_first_epoch_saves_its_step(
     finished, data_dir, tmp_path, monkeypatch, capfd, ctrl_c
@@ -101,6 +103,7 @@ def test_ignored_ctrl_c_remains_ignored(ctrl_c):
     assert not stop.received
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_best_epoch_is_kept_and_patience_ends_run(
     data_dir, tmp_path, monkeypatch, capsys
@@ -143,6 +146,7 @@ def test_best_epoch_is_kept_and_patience_ends_run(
     assert "finished already" in capsys.readouterr().out
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_full_disk_ends_run_and_keeps_last_checkpoint(
     data_dir, tmp_path, monkeypatch, capsys

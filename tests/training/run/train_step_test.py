@@ -15,6 +15,8 @@ from training_runs import recipe_with
 from lambdanet.training.run import build
 from lambdanet.training.run.train_step import accumulate_gradients, rematerialize
 
+pytestmark = pytest.mark.jax
+
 RECIPE = recipe_with(
     "digits",
     schedule="constant",
