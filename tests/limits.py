@@ -2,7 +2,8 @@
 """Compares the code with the limits in pyproject.toml, `tool.lambdanet`, as `make lint` does.
 
 The limits are on the tokens of code of the library, of the documentation's programs and of the tests, on the
-public names and on the flags. No statement may be dense (`density`).
+public names and on the flags. No statement may be dense (`density`). Above a cap is a warning; more than
+`MARGIN` above it is an error: a repair never stops at a number.
 """
 
 import importlib
@@ -18,6 +19,8 @@ from source_tree import PACKAGES, ROOT
 import lambdanet
 from lambdanet import cli
 
+# Tokens above a cap with which a change may be tested and reviewed.
+MARGIN = 2_000
 DETECTION = ("check", "evaluate", "export", "predict", "shapes", "train")
 
 
@@ -42,8 +45,27 @@ def _check_tokens(caps: dict[str, int]) -> Iterator[str]:
     }
     for part, count in counts.items():
         print(f"{part:10}{count:10,} of {caps[part]:,} tokens of code")
-        if count > caps[part]:
-            yield f"{part} is {count - caps[part]:,} tokens over its cap"
+        yield from compare_tokens(part, count, caps[part])
+
+
+def compare_tokens(part: str, count: int, cap: int) -> Iterator[str]:
+    """Prints a warning above a cap, and yields an error above `MARGIN` more.
+
+    Args:
+      part: the part of the code, by its name in `max_tokens`.
+      count: its tokens.
+      cap: the number in `max_tokens`.
+    """
+    if count <= cap:
+        return
+    over = (
+        f"{part} is {count - cap:,} tokens over its cap: delete code that nothing needs, or ask in an issue "
+        "for a grant, which raises max_tokens in pyproject.toml"
+    )
+    if count - cap > MARGIN:
+        yield over
+    else:
+        print(f"warning: {over}")
 
 
 def _check_flags(frozen: dict[str, list[str]]) -> Iterator[str]:
