@@ -74,6 +74,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
       >>> [stage.channels for stage in model_info("resnet_50").stages]
       [64, 256, 512, 1024, 2048]
     """
+    _check_model(name)
     info = names.info(name)
     if input_size in (None, info.input_size) and not overrides:
         return info
@@ -86,6 +87,15 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     params = complexity.count_parameters(model)
     flops = complexity.count_flops(model)
     return dataclasses.replace(info, params=params, flops=flops, input_size=input_size)
+
+
+def _check_model(name: str) -> None:
+    """Checks that there is a model of this name, and that its sizes have been counted."""
+    if name in list(MODELS) and name not in names.list_models():
+        raise InputError(
+            f"{name!r} has no row in models/sizes.csv; run python tests/model_sizes.py, which counts it"
+        )
+    names.check_model(name)
 
 
 def create_model(
@@ -154,7 +164,7 @@ def create_model(
       >>> tuple(model(keras.ops.zeros([1, 160, 160, 3])).shape)
       (1, 10)
     """
-    names.check_model(name)
+    _check_model(name)
     architecture = MODELS[name]
     _check_overrides(
         name, architecture, overrides, inspect.signature(create_model).parameters

@@ -211,6 +211,13 @@ def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
     assert tf.function(tiny, jit_compile=True)(images(0, 64, 64, 3)).shape == (0, 10)
 
 
+@pytest.mark.parametrize("function", [zoo.create_model, zoo.model_info])
+def test_model_without_a_row_names_the_program(monkeypatch, function):
+    monkeypatch.setitem(zoo.MODELS, "new", zoo.MODELS["resnet_50"])
+    with refused("'new' has no row in models/sizes.csv; run python tests/model_sizes"):
+        function("new")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
