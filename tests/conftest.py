@@ -11,7 +11,6 @@ import random
 import signal
 import sys
 import sysconfig
-import time
 import warnings
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import environment_header
 import lanes
 import numpy as np
 import pytest
+import times
 from engines import ENGINES
 from source_tree import ROOT
 from times import (  # noqa: F401
@@ -61,7 +61,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_START = time.monotonic()
+# The processor seconds until the first test; imports are most of them.
+_START = pytest.StashKey[float]()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -86,7 +87,7 @@ def pytest_addoption(parser):
         "--seconds",
         type=float,
         default=float("inf"),
-        help="skip the tests that begin later",
+        help="skip the tests that begin after so many processor seconds of tests",
     )
 
 
@@ -122,7 +123,8 @@ def pytest_collection_modifyitems(config, items):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Skips a test after the time, and seeds what it and its fixtures draw."""
-    if time.monotonic() - _START > (seconds := item.config.getoption("seconds")):
+    seconds = item.config.getoption("seconds")
+    if times.processor_seconds() - item.config.stash[_START] > seconds:
         pytest.skip(f"{seconds:.0f} seconds are over; make test runs it")
     random.seed(0)
     np.random.seed(0)
@@ -130,8 +132,9 @@ def pytest_runtest_setup(item):
         sys.modules[name].utils.set_random_seed(0)
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Leaves the modules, a million objects, out of garbage collections; `quick_python` makes these rare."""
+    session.config.stash[_START] = times.processor_seconds()
     gc.collect()
     gc.freeze()
     if "tensorflow" in sys.modules and not _PLAIN:
