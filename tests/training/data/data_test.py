@@ -172,9 +172,7 @@ def test_machines_have_different_augmentation(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("images", "count", "replicas"), [(50, 1, 2), (50, 2, 4), (7, 3, 3), (48, 2, 2)]
-)
+@pytest.mark.parametrize(("images", "count", "replicas"), [(50, 2, 4), (7, 3, 3)])
 def test_padded_evaluation_weighs_each_image_once(grays, images, count, replicas):
     recipe = dataclasses.replace(PLAIN, eval_split=f"test[:{images}]")
     dataset = open_dataset(recipe, grays)

@@ -22,12 +22,24 @@ DATASETS = {"cifar10": ("train", "test"), "imagenet2012": ("train", "validation"
 
 
 def _one_row_of_each_module():
-    rows = {}
+    """Those with an optimizer, loss, data and augmentation of one before run weekly."""
+    modules = set()
+    kinds = set()
     for name in configs.list_recipes():
         recipe = configs.get_recipe(name)
-        if recipe.dataset in DATASETS and not recipe.pseudo_share:
-            rows.setdefault(name.partition(":")[0], name)
-    return list(rows.values())
+        module = name.partition(":")[0]
+        if recipe.dataset not in DATASETS or recipe.pseudo_share or module in modules:
+            continue
+        modules.add(module)
+        kind = (
+            recipe.dataset,
+            recipe.optimizer,
+            recipe.loss,
+            recipe.randaugment_layers > 0,
+        )
+        weekly = [pytest.mark.weekly] if kind in kinds else []
+        kinds.add(kind)
+        yield pytest.param(name, marks=weekly)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import resource
 import signal
 import socket
 import subprocess
-from pathlib import Path
 
 import pytest
 from helpers import program
@@ -141,9 +140,10 @@ def test_full_disk_is_named_and_leaves_no_lock(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_folder_that_cannot_be_created_is_named():
-    message = "model_dir '/proc/lambdanet/run' cannot be written: "
-    with refused(message), locked(Path("/proc/lambdanet/run")):
+def test_folder_that_cannot_be_created_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "run"
+    with refused(f"model_dir '{folder}' cannot be written: "), locked(folder):
         raise AssertionError
 
 
