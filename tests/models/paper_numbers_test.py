@@ -21,6 +21,7 @@ from lambdanet.models.resnet import rs_stem
 from lambdanet.models.spatial_ops import Convolution
 
 OTHER_LIBRARY = "efficientnet"
+QUICK = ("resnet_50_linear_attention", "lambda_resnet_50", "halonet_h0")
 # A network of each family and operation; `make weekly` builds all.
 DAILY = (
     "resnet_50_linear_attention",
@@ -40,10 +41,9 @@ DAILY = (
 
 
 def weekly_beside_daily(models):
-    return [
-        name if name in DAILY else pytest.param(name, marks=pytest.mark.weekly)
-        for name in models
-    ]
+    for name in models:
+        mark = pytest.mark.slow if name in DAILY else pytest.mark.weekly
+        yield pytest.param(name, marks=[] if name in QUICK else [mark])
 
 
 def parameters_by_hand(row, num_classes=1000):

@@ -42,13 +42,13 @@ def save_torch(model, path, **options):
 
 # Each form -> how it is saved, the name of its file, and the number of rounds.
 FORMS = {
-    "safetensors": (weight_files.save, "x.safetensors", 500),
-    "safetensors without a hash": (save_without_a_hash, "x.safetensors", 500),
-    "PyTorch": (save_torch, "x.pth", 250),
+    "safetensors": (weight_files.save, "x.safetensors", 100),
+    "safetensors without a hash": (save_without_a_hash, "x.safetensors", 100),
+    "PyTorch": (save_torch, "x.pth", 50),
     "PyTorch before 1.6": (
         partial(save_torch, _use_new_zipfile_serialization=False),
         "x.pth",
-        250,
+        50,
     ),
 }
 
