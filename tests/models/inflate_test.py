@@ -20,17 +20,13 @@ from lambdanet.models.output_stride import ShiftedCopies
 
 layers = keras.layers
 # One network of each family, and what is special in others.
+SLOW = "resnet_rs_50", "lambda_resnet26rpt_256", "botnet26t_256", "eca_halonext26ts"
+WEEKLY = "lambda_resnet_tiny", "resnet_50", "haloregnetz_b", "efficientnet_b0"
 FAMILIES = (
-    pytest.param("lambda_resnet_tiny", marks=pytest.mark.weekly),
-    pytest.param("resnet_50", marks=pytest.mark.weekly),
-    pytest.param("resnet_rs_50", marks=pytest.mark.slow),
     "halonet_h0",
-    pytest.param("lambda_resnet26rpt_256", marks=pytest.mark.slow),
-    pytest.param("botnet26t_256", marks=pytest.mark.slow),
-    pytest.param("eca_halonext26ts", marks=pytest.mark.slow),
-    pytest.param("haloregnetz_b", marks=pytest.mark.weekly),
     "mobilenet_v2",
-    pytest.param("efficientnet_b0", marks=pytest.mark.weekly),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+    *(pytest.param(name, marks=pytest.mark.weekly) for name in WEEKLY),
 )
 SCOPES = {"lambda_resnet_tiny": 3, "lambda_resnet26rpt_256": 5}
 

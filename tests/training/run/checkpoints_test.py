@@ -14,6 +14,8 @@ from lambdanet.training.run.build import build_optimizer
 from lambdanet.training.run.checkpoints import BestEpoch, Checkpoints
 from lambdanet.training.run.train_step import move_averages
 
+pytestmark = pytest.mark.jax
+
 
 def _checkpoints(path, optimizer="sgd", width=4, policy="float32"):
     x = images = keras.Input([2])
@@ -60,7 +62,6 @@ def two(tmp_path):
     return tmp_path, values
 
 
-@pytest.mark.jax
 @pytest.mark.parametrize(
     ("optimizer", "policy"), [("sgd", "float32"), ("adam", "mixed_bfloat16")]
 )
@@ -74,7 +75,6 @@ def test_restore_recovers_all_variables(tmp_path, optimizer, policy):
     assert int(again.optimizer.iterations) == 3
 
 
-@pytest.mark.jax
 def test_earlier_checkpoint_has_no_averages_of_statistics(two):
     """They start at the statistics, and all others continue."""
     file = two[0] / "ckpt-2.npz"
@@ -110,7 +110,6 @@ def _flip(content):
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-@pytest.mark.jax
 @pytest.mark.parametrize(
     "damage",
     [lambda content: content[: len(content) // 2], _flip, lambda content: b""],
@@ -131,7 +130,6 @@ def test_damaged_checkpoint_falls_back_to_previous(two, capsys, damage):
         checkpoints.restore()
 
 
-@pytest.mark.jax
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -153,7 +151,6 @@ def test_checkpoint_of_other_model_is_rejected(two, changes, message):
     assert_equal_arrays(_values(checkpoints), before)
 
 
-@pytest.mark.jax
 def test_all_finite_detects_nonfinite_moments(tmp_path):
     checkpoints = _checkpoints(tmp_path)
     assert checkpoints.all_finite()
