@@ -170,8 +170,7 @@ weekly: $(addprefix .build/weekly/,tensorflow jax plain newest docs)
 	@mkdir -p $(@D) && touch $@
 
 .build/weekly/jax: $(VENV)/dev.stamp
-	KERAS_BACKEND=jax $(PYTEST) -m "jax and weekly" $(ON_JAX)
-	KERAS_BACKEND=jax $(PYTEST) -m weekly $(REST_ON_JAX)
+	KERAS_BACKEND=jax $(PYTEST) -m weekly $(ON_JAX) $(REST_ON_JAX)
 	@mkdir -p $(@D) && touch $@
 
 # As a user's Python, without the patches in tests/conftest.py and tests/quick_python.py.
