@@ -29,13 +29,18 @@ def changed_files() -> list[Path]:
 def tests_near(files: Iterable[Path]) -> list[Path]:
     """Returns `ALWAYS` and the tests near some files, the nearest first.
 
-    These are changed tests, the test of the file's name, those of its folder and those that contain its name.
+    These are changed tests, the test of the file's name, those of its folder and those that contain its name
+    or that of one of its classes.
     """
     ranks: dict[Path, int] = {}
     for file in files:
         folders = {part.removeprefix("tests") for part in file.relative_to(ROOT).parts}
+        names = [re.escape(file.stem)]
+        if file.suffix == ".py" and file.exists():
+            names += re.findall(r"^class (\w+)", file.read_text(), re.MULTILINE)
+        pattern = re.compile(rf"\b({'|'.join(names)})\b")
         for test in source_tree.tests():
-            contains = re.search(rf"\b{re.escape(file.stem)}\b", test.read_text())
+            contains = pattern.search(test.read_text())
             beside = test.parent.name in folders
             near = (
                 test == file,
