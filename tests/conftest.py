@@ -12,6 +12,7 @@ import signal
 import sys
 import sysconfig
 import warnings
+import zlib
 from pathlib import Path
 
 import environment_header
@@ -126,10 +127,25 @@ def pytest_runtest_setup(item):
     seconds = item.config.getoption("seconds")
     if times.processor_seconds() - item.config.stash[_START] > seconds:
         pytest.skip(f"{seconds:.0f} seconds are over; make test runs it")
-    random.seed(0)
-    np.random.seed(0)
+    _seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef):
+    """Seeds what a module's fixture draws, and then the test, which draws the same if it is not the first."""
+    if fixturedef.scope == "function":
+        return (yield)
+    _seed(zlib.crc32(fixturedef.argname.encode()))
+    result = yield
+    _seed(0)
+    return result
+
+
+def _seed(number):
+    random.seed(number)
+    np.random.seed(number)
     for name in {"keras", "tf_keras"} & sys.modules.keys():
-        sys.modules[name].utils.set_random_seed(0)
+        sys.modules[name].utils.set_random_seed(number)
 
 
 def pytest_collection_finish(session):

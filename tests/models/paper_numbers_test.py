@@ -41,9 +41,11 @@ DAILY = (
 
 
 def weekly_beside_daily(models):
+    found = []
     for name in models:
         mark = pytest.mark.slow if name in DAILY else pytest.mark.weekly
-        yield pytest.param(name, marks=[] if name in QUICK else [mark])
+        found.append(pytest.param(name, marks=[] if name in QUICK else [mark]))
+    return found
 
 
 def parameters_by_hand(row, num_classes=1000):

@@ -31,9 +31,11 @@ def _one_row_of_each_module():
         recipe = configs.get_recipe(name)
         if recipe.dataset in DATASETS and not recipe.pseudo_share:
             rows.setdefault(name.partition(":")[0], name)
-    for module, name in rows.items():
-        mark = pytest.mark.slow if module in DAILY else pytest.mark.weekly
-        yield pytest.param(name, marks=mark)
+    slow, weekly = pytest.mark.slow, pytest.mark.weekly
+    return [
+        pytest.param(name, marks=slow if module in DAILY else weekly)
+        for module, name in rows.items()
+    ]
 
 
 @pytest.fixture(scope="module")
