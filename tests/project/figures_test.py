@@ -3,7 +3,6 @@
 
 import csv
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from programs.run_page import BLOCK
 from source_tree import ROOT
 
 import lambdanet
-from lambdanet.which_keras import BACKENDS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIGURES = ROOT / "docs" / "figures"
@@ -72,25 +70,6 @@ def _contents(drawing: Path) -> tuple[list[str], list[float]]:
     return pieces[::2], [float(piece) for piece in pieces[1::2]]
 
 
-@pytest.mark.parametrize(
-    "drawing", sorted(FIGURES.glob("*.svg")), ids=lambda path: path.name
-)
-def test_drawings_have_dark_colors(drawing):
-    """Each color of a drawing is replaced by the one of the same name in the dark palette."""
-    colors = runpy.run_path(str(FIGURES / "colors.py"))
-    style, _, elements = drawing.read_text(encoding="utf-8").partition("</style>")
-    dark = {light: colors["DARK"][name] for name, light in colors["LIGHT"].items()}
-    attributes = set(re.findall(r' (fill|stroke)="(#\w+)"', elements))
-    declarations = set(re.findall(r"(fill|stroke): (#\w+)", elements))  # of matplotlib
-    assert ("fill", colors["LIGHT"]["ground"]) in attributes | declarations
-    rules = style.partition("(prefers-color-scheme:dark)")[2]
-    for use, color in attributes:
-        assert f'[{use}="{color}"]{{{use}:{dark[color]}}}' in rules
-    for use, color in declarations:
-        assert f'[style*="{use}: {color}"]{{{use}:{dark[color]}!important}}' in rules
-    assert not re.search(r"<text(?![^>]*fill)", elements)
-
-
 def anchors_of(text: str) -> set[str]:
     """Returns the anchors of a page's headings that are the same on GitHub and of Sphinx."""
     titles = re.findall("^##+ (.*)", BLOCK.sub("", text), re.MULTILINE)
@@ -124,28 +103,6 @@ def test_detection_accuracy_is_that_of_the_results():
     )
     box, mask = (line.split()[1] for line in table[1:])
     assert f"{box} box AP and {mask} mask AP" in README
-
-
-def test_badges_are_true():
-    badges = README.splitlines()[2]
-    python, _, first, last = re.findall(r"(?:-|_to_)(\d\.\d\d)", badges)
-    assert python == SETUP["options"]["python_requires"].removeprefix(">=")
-    after_last = f"2.{int(last.removeprefix('2.')) + 1}"
-    extras = SETUP["options.extras_require"]
-    assert f"tensorflow >= {first}, < {after_last}" in extras["tensorflow"]
-    keras, backends = re.search(r"!\[Keras (\d) on (.*?)\]", badges).groups()
-    assert re.search(
-        rf"^keras >= {keras}\.", SETUP["options"]["install_requires"], re.MULTILINE
-    )
-    assert (
-        {name.lower() for name in re.findall(r"\w+", backends)} - {"and"}
-        == set(BACKENDS)
-        <= extras.keys()
-    )
-    assert (
-        "badge/license-Apache--2.0" in README
-        and SETUP["metadata"]["license_expression"] == "Apache-2.0"
-    )
 
 
 def test_citation_names_this_version():
@@ -191,19 +148,3 @@ def test_each_result_says_when_it_was_measured():
         assert re.fullmatch("[0-9a-f]{7}", row["commit"])
         marker = f"<!-- measured.{row['page']}: begin -->"
         assert marker in (results / f"{row['page']}.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0065, "0.00650"),
-        (9.996, "10.0"),
-        (487.5, "488"),
-        ("3474.21", "3,470"),
-        ("8.2", "8.2"),
-        ("-", "-"),
-    ],
-)
-def test_three_digits_of_a_number(value, text):
-    rounding = runpy.run_path(str(ROOT / "docs" / "rounding.py"))
-    assert rounding["three_digits"](value) == text

@@ -2,7 +2,6 @@
 """Numbers in sentences of the documentation, beside the code that they are about."""
 
 import inspect
-import re
 
 import constructions
 import pytest
@@ -11,69 +10,42 @@ from pages import PAGES
 from lambdanet import configs
 from lambdanet.errors import Preempted
 from lambdanet.tpu_estimates import steps
-from lambdanet.training.data import bad_records
+from lambdanet.training.data.bad_records import DEFAULT_LIMIT
 from lambdanet.training.run.loop import TrainOptions
 
 FOLDER, DIGITS = configs.get_recipe("folder"), configs.get_recipe("digits")
 FINETUNE = configs.get_recipe("finetune:lambda_resnet50ts")
-PAPER = configs.get_recipe("imagenet_350:lambda_resnet_152@224")
+LARGE = FOLDER.global_batch_size
+BATCH = FINETUNE.global_batch_size
+PAPER = configs.get_recipe("imagenet_350:lambda_resnet_152@224").global_batch_size
 IN_CONTEXT = inspect.signature(constructions.in_context_recall).parameters
-OWN_DATA, TFRECORDS = "docs/how-to/own_data.md", "docs/how-to/tfrecords.md"
+TOKENS = constructions.TOKENS
 
-# Page, a sentence with groups for its numbers, and the numbers in the code.
+# Page, and a sentence with its numbers.
 VALUES = [
+    ("how-to/own_data", f"more than {DEFAULT_LIMIT} pictures cannot be decoded"),
+    ("how-to/own_data", f"trains for {FINETUNE.epochs} epochs"),
     (
-        OWN_DATA,
-        r"more than (\d+) pictures cannot be decoded",
-        [bad_records.DEFAULT_LIMIT],
+        "how-to/own_data",
+        f"LambdaResNet-50 at {FOLDER.input_size} pixels, {FOLDER.epochs} epochs in batches of {LARGE}",
     ),
-    (OWN_DATA, r"trains for (\d+) epochs", [FINETUNE.epochs]),
+    ("how-to/own_data", f"The recipes use batches of {BATCH}"),
+    ("how-to/tfrecords", f"`--max_bad_records` ({DEFAULT_LIMIT} by default)"),
+    ("how-to/tfrecords", f"A batch has {LARGE} pictures"),
+    ("how-to/multi_worker", f"an epoch (default: {TrainOptions().save_every})"),
+    ("how-to/multi_gpu", f"the paper's batch of {PAPER}"),
+    ("how-to/tpu_vm", f"the paper's batch of {PAPER}"),
+    ("how-to/resume", f"| {Preempted('').status} | stopped and saved"),
+    ("tutorials/keras_3_on_tpu", f"a batch of {steps.BATCH} on each core"),
+    ("tutorials/finetune_pictures", f"ships: {DIGITS.epochs} epochs"),
+    ("tutorials/finetune_pictures", f"takes batches of {BATCH}"),
     (
-        OWN_DATA,
-        r"LambdaResNet-50 at (\d+) pixels, (\d+) epochs in batches of (\d+)",
-        [FOLDER.input_size, FOLDER.epochs, FOLDER.global_batch_size],
-    ),
-    (OWN_DATA, r"The recipes use batches of (\d+)", [FINETUNE.global_batch_size]),
-    (
-        TFRECORDS,
-        r"`--max_bad_records` \((\d+) by default\)",
-        [bad_records.DEFAULT_LIMIT],
-    ),
-    (TFRECORDS, r"A batch has (\d+) pictures", [FOLDER.global_batch_size]),
-    (
-        "docs/how-to/multi_worker.md",
-        r"within an epoch \(default: (\d+)\)",
-        [TrainOptions().save_every],
-    ),
-    (
-        "docs/how-to/multi_gpu.md",
-        r"the paper's batch of (\d+)",
-        [PAPER.global_batch_size],
-    ),
-    ("docs/how-to/tpu_vm.md", r"the paper's batch of (\d+)", [PAPER.global_batch_size]),
-    ("docs/how-to/resume.md", r"\| (\d+) \| stopped and saved", [Preempted("").status]),
-    (
-        "docs/tutorials/keras_3_on_tpu.md",
-        r"a batch of (\d+) on each core",
-        [steps.BATCH],
-    ),
-    ("docs/tutorials/finetune_pictures.md", r"ships: (\d+) epochs", [DIGITS.epochs]),
-    (
-        "docs/tutorials/finetune_pictures.md",
-        r"takes batches of (\d+)",
-        [FINETUNE.global_batch_size],
-    ),
-    (
-        "docs/explanation/what_each_half_can_do.md",
-        r"and so on: (\d+) tokens, of (\d+) keys and (\d+) values",
-        [IN_CONTEXT["length"].default, constructions.TOKENS, constructions.TOKENS],
+        "explanation/what_each_half_can_do",
+        f"and so on: {IN_CONTEXT['length'].default} tokens, of {TOKENS} keys and {TOKENS} values",
     ),
 ]
 
 
-@pytest.mark.parametrize(("page", "sentence", "values"), VALUES)
-def test_numbers_are_those_of_the_code(page, sentence, values):
-    text = " ".join(PAGES[page].split())
-    found = re.search(sentence, text)
-    assert found, f"{page} has no longer: {sentence}"
-    assert [int(number) for number in found.groups()] == values
+@pytest.mark.parametrize(("page", "sentence"), VALUES)
+def test_numbers_are_those_of_the_code(page, sentence):
+    assert sentence in " ".join(PAGES[f"docs/{page}.md"].split())

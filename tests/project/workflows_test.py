@@ -1,60 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Continuous integration: each command of a workflow is a target that anybody can run; none is forgotten."""
 
-import itertools
 import re
 import runpy
 
 import pytest
-import yaml
 from source_tree import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 WORKFLOWS = {
-    path.stem: yaml.safe_load(path.read_text())
-    for path in ROOT.glob(".github/workflows/*.yml")
+    path.stem: path.read_text() for path in ROOT.glob(".github/workflows/*.yml")
 }
 # Windows has no make; `make release-check` runs it too
 PROGRAM = "python .ci/try_packages.py dist/*.whl"
 
 
-def commands(workflow) -> set[str]:
-    """Returns the commands that a workflow runs, with the values of its matrices."""
-    found = set()
-    for job in workflow["jobs"].values():
-        matrix = dict(job.get("strategy", {}).get("matrix", {}))
-        rows = [
-            dict(zip(matrix, row, strict=True))
-            for row in itertools.product(*matrix.values())
-        ]
-        rows = matrix.get("include") or rows
-        for step in filter(None, (step.get("run") for step in job["steps"])):
-            for row in rows:
-                found.add(
-                    re.sub(
-                        r"\$\{\{ matrix\.(\w+) \}\}",
-                        lambda match, row=row: row[match[1]],
-                        step,
-                    )
-                )
-    return found
-
-
-def targets(workflow) -> set[str]:
-    return {
-        command.split()[1]
-        for command in commands(workflow)
-        if command.startswith("make ")
-    }
+def targets(workflow: str) -> set[str]:
+    """Returns the targets of make that a workflow runs, with the values of its matrices."""
+    found = re.findall(
+        r"(?:run: make|{target:) ([a-z][^ ,\n]*)|target: \[(.*)\]", workflow
+    )
+    return set(re.findall(r"[^, ]+", ", ".join(map(", ".join, found))))
 
 
 @pytest.mark.parametrize("name", sorted(WORKFLOWS))
 def test_each_command_is_a_target_of_the_makefile(name):
-    assert {
-        command
-        for command in commands(WORKFLOWS[name])
-        if not command.startswith("make ")
-    } <= {PROGRAM}
+    assert set(re.findall("run: (?!make )(.*)", WORKFLOWS[name])) <= {PROGRAM}
     phony = re.search(r"\.PHONY: ((?:.*\\\n)*.*)", MAKEFILE)[1].split()
     for target in targets(WORKFLOWS[name]):
         assert target in phony
@@ -89,9 +60,8 @@ def test_workflows_run_what_has_to_pass():
 
 def test_tests_run_on_every_python():
     classifiers = re.findall(r"Python :: (3\.\d+)", (ROOT / "setup.cfg").read_text())
-    assert (
-        WORKFLOWS["test"]["jobs"]["test"]["strategy"]["matrix"]["python"] == classifiers
-    )
+    tested = re.search(r"python: \[(.*)\]", WORKFLOWS["test"])[1]
+    assert re.findall(r"[\d.]+", tested) == classifiers
 
 
 def test_an_address_makes_links_appear(tmp_path, monkeypatch):
