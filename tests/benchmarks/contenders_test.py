@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contenders that are forms of one function compute the same, on the backend of this process."""
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
-from helpers import relative_error
 
 from benchmarks.interleaved import contenders
 from benchmarks.interleaved.cases import cases
@@ -30,15 +27,3 @@ def test_forms_compute_the_same(forms, case):
     for name in others:
         for array, other in zip(arrays(name, case), expected, strict=True):
             np.testing.assert_allclose(array, other, rtol=1e-3, atol=1e-4, err_msg=name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["position/query_first", "layer/auto", "attention/halo"]
-)
-def test_contenders_run_in_half_precision(name):
-    half = dataclasses.replace(FORWARD, dtype="bfloat16")
-    found, *_ = arrays(name, half)
-    assert found.dtype == "bfloat16"
-    # Roundings of inputs, weights and of some products, each of at most 1 / 256.
-    assert relative_error(found, arrays(name, FORWARD)[0]) < 10 / 256

@@ -1,66 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of maintainers in their smallest sizes, and the rates of a processor."""
+"""The programs of maintainers in their smallest sizes, their mistakes, and the rates of a processor."""
 
 import csv
 import dataclasses
-import io
 
 import pytest
+from refused_commands import assert_refused
 
-from benchmarks import layers, models, rates
-from benchmarks.interleaved import cases
+from benchmarks import layers, models, rates, tables
+from benchmarks.device import __main__ as device_program
 from lambdanet import command_line
 from lambdanet.backend import device
 from lambdanet.ops import convolution, products
 from lambdanet.ops.position_term import Sizes
 
-LAYERS = ["--maps=8x8x8x1", "--scopes=3", "--contenders=position/auto"]
+MODELS = ["lambda_resnet_tiny:key_dim=8@32", "lambda_resnet_tiny@32"]
+# A program, its arguments, the number of its rows, and the column of relative speeds.
 SMALLEST = [
-    (layers, [*LAYERS, "--repeats=2"]),
-    (models, ["lambda_resnet_tiny@32", "--batch_size=1", "--repeats=2"]),
+    (
+        layers,
+        ["--maps=8x8x8x1", "--scopes=3,global", "--contenders=position/auto"],
+        8,
+        "times_as_fast_as_einsum",
+    ),
+    (models, [*MODELS, "--batch_size=1"], 4, "times_as_fast_as_first"),
 ]
 
 
 @pytest.mark.weekly
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "words"), SMALLEST)
-def test_program_runs_in_its_smallest_size(program, words, capfd):
+@pytest.mark.parametrize(("program", "words", "count", "column"), SMALLEST)
+def test_program_runs_in_its_smallest_size(
+    program, words, count, column, tmp_path, capfd
+):
+    """Speeds are relative to the first row of two."""
+    words = [*words, "--repeats=2", "--threads=1", f"--out={tmp_path}"]
     status = command_line.main(program.COMMAND, words)
     printed = capfd.readouterr()
     assert status == 0, printed.err
     # The machine, a head and a row at least.
     assert len(printed.out.splitlines()) > 2
+    (file,) = tmp_path.iterdir()
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert len(rows) == count
+    for reference, row in zip(rows[::2], rows[1::2], strict=True):
+        assert row["pass"] == reference["pass"] and row["repeats"] == "2"
+        ratio = float(reference["ms_median"]) / float(row["ms_median"])
+        assert float(row[column]) == pytest.approx(ratio, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "message"),
+    [
+        (layers, ["--maps=7x7x12x1"], "channels of map '7x7x12x1' must be a multiple"),
+        (layers, ["--scopes=22"], "scope must be an odd number such as 23, or global"),
+        (layers, ["--contenders=peer/timm"], "is from another library and needs"),
+        (layers, ["--repeats=0"], "repeats must be a positive integer, got 0"),
+        (models, ["resnet_50@0"], "model must be NAME, .*, got 'resnet_50@0'"),
+        (models, ["resnet_50", "--peers"], "without options, .* got 'resnet_50'"),
+        (models, ["resnet_50", "--out=."], "csv' exists, and this command did not"),
+        (device_program, ["--parts=form", "--out=."], "unknown part 'form'"),
+        (device_program, ["--out=."], "json' exists, and this command did not"),
+        (tables, ["14"], "unknown table '14'"),
+    ],
+)
+def test_mistake_is_one_line(program, words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("models.csv", "device.json"):
+        (tmp_path / name).write_text("mine")
+    status = command_line.main(program.COMMAND, words)
+    assert assert_refused(status, message, capsys) == ""
+    assert (tmp_path / "models.csv").read_text() == "mine"
 
 
 @pytest.mark.slow
-def test_rates_are_those_of_a_processor_that_keeps_to_them():
-    """Times that are exactly the estimates by known rates give these rates."""
+def test_rates_are_those_of_a_processor_that_keeps_to_them(
+    monkeypatch, capsys, tmp_path
+):
+    """Times that are exactly the estimates by known rates give these rates, as a setting."""
     true = device.Speed(3e10, 9e8, 4e9, 5e10)
-    timings = []
-    for case in cases.cases(
-        ["14x14x64x2", "28x28x64x2", "40x40x64x1"], ["23"], ["forward"], "float32"
-    ):
+
+    def measure(case, cpu, repeats):
         size = (case.height, case.width)
-        sizes = Sizes(case.batch, size, size, (23, 23), 4, 16, 16, needs_gradient=False)
-        for form in (*products.candidates(sizes), *convolution.candidates(sizes)):
-            timings.append(rates.Timing(case, sizes, form, form.seconds(sizes, true)))
-    fitted = rates.fit(timings, device.DEVICES["CPU"].inference)
-    for rate, expected in zip(
-        dataclasses.astuple(fitted)[:4], dataclasses.astuple(true)[:4], strict=True
-    ):
-        assert rate == pytest.approx(expected, rel=0.05)
+        sizes = Sizes(case.batch, size, size, (23, 23), 4, 16, 16, case.backward)
+        forms = [*products.candidates(sizes)]
+        if not case.backward:
+            forms += convolution.candidates(sizes)
+        return [
+            rates.Timing(case, sizes, form, form.seconds(sizes, true)) for form in forms
+        ]
 
-
-@pytest.mark.slow
-def test_rates_are_printed_as_a_setting(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(rates, "measure_case", measure)
     file = tmp_path / "rates.csv"
-    arguments = ["--maps=7x7x64x1,9x9x64x1", "--repeats=1", f"--out={file}"]
-    assert command_line.main(rates.COMMAND, arguments) == 0
+    maps = "--maps=14x14x64x2,28x28x64x2,40x40x64x1"
+    assert command_line.main(rates.COMMAND, [maps, f"--out={file}"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     name, _, setting = last.removeprefix("export ").partition("=")
     monkeypatch.setenv(name, setting)
-    training, inference = device.cpu_speeds()
-    assert min(*dataclasses.astuple(training), *dataclasses.astuple(inference)) > 0
-    rows = list(csv.DictReader(io.StringIO(file.read_text())))
+    # A training step has none of the forms that use the third rate.
+    _, fitted = device.cpu_speeds()
+    numbers = dataclasses.astuple(fitted)[:4]
+    assert numbers == pytest.approx(dataclasses.astuple(true)[:4], rel=0.05)
+    rows = list(csv.DictReader(file.read_text().splitlines()))
     assert {row["pass"] for row in rows} == {"both", "forward"}
-    assert min(float(row["milliseconds"]) for row in rows) > 0
+    for row in rows:
+        estimate = float(row["estimated_milliseconds"])
+        assert float(row["milliseconds"]) == pytest.approx(estimate, rel=0.05)
