@@ -278,30 +278,6 @@ def shapes(tmp_path_factory):
     return write_shapes(tmp_path_factory.mktemp("data") / "shapes", train=1, val=3)
 
 
-@pytest.mark.slow
-def test_predict_program_writes_drawings_and_coco_json(exported, shapes, tmp_path):
-    images = [os.path.join(shapes, "val", f"00000{number}.jpg") for number in (1, 2)]
-    words = [
-        f"--saved_model={exported}",
-        f"--out={tmp_path}",
-        "--min_confidence=0",
-        *images,
-    ]
-    assert command_line.main(predict.COMMAND, words[:-1]) == 0
-    # Replaces its own files.
-    assert command_line.main(predict.COMMAND, words) == 0
-    drawings = [f"00000{number}_prediction.png" for number in (1, 2)]
-    assert sorted(os.listdir(tmp_path)) == [*drawings, "predictions.json"]
-    coco = COCO(str(tmp_path / "predictions.json"))
-    assert [entry["file_name"] for entry in coco.imgs.values()] == images
-    assert [category["name"] for category in coco.cats.values()] == NAMES[1:]
-    assert coco.anns
-    for annotation in coco.anns.values():
-        entry = coco.imgs[annotation["image_id"]]
-        assert coco.annToMask(annotation).shape == (entry["height"], entry["width"])
-        assert 0 <= annotation["score"] <= 1
-
-
 def test_predict_refuses(exported, shapes, tmp_path):
     image = os.path.join(shapes, "val", "000001.jpg")
     tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
@@ -318,35 +294,38 @@ def test_predict_refuses(exported, shapes, tmp_path):
         prediction.predict(exported, [image], tmp_path)
 
 
-def test_predict_program_skips_unreadable_images(
+def test_predict_program_writes_drawings_and_coco_json(
     exported, loaded_once, picture, tmp_path, capsys
 ):
-    """A folder with a text file, a truncated image and an image whose name has a line break."""
+    """Of a folder with a text file, a truncated image and an image whose name has a line break."""
     folder = tmp_path / "pictures"
     folder.mkdir()
-    Image.fromarray(picture).save(folder / "line\nbreak.png")
-    content = (folder / "line\nbreak.png").read_bytes()
+    for name in ("a.png", "line\nbreak.png"):
+        Image.fromarray(picture).save(folder / name)
+    content = (folder / "a.png").read_bytes()
     (folder / "cut.png").write_bytes(content[: len(content) // 2])
     (folder / "notes.txt").write_text("not an image")
     out = tmp_path / "out"
-    words = [
-        f"--saved_model={exported}",
-        f"--out={out}",
-        "--min_confidence=1",
-        str(folder),
-    ]
-    assert command_line.main(predict.COMMAND, words) == 1
-    shown = capsys.readouterr()
-    assert shown.out.startswith(f"{folder}/line\\nbreak.png\n")
+    words = [f"--saved_model={exported}", f"--out={out}", "--min_confidence=0"]
+    for _ in range(2):  # replaces its own files
+        assert command_line.main(predict.COMMAND, [*words, str(folder)]) == 1
+        shown = capsys.readouterr()
+    assert f"{folder}/line\\nbreak.png\n" in shown.out
     left_out, skipped, end = shown.err.splitlines()
     assert "notes.txt" in left_out and "cut.png" in skipped
-    assert end == "lambdanet.detection.predict: error: 1 of 2 images cannot be read"
-    assert sorted(os.listdir(out)) == ["line\nbreak_prediction.png", "predictions.json"]
+    assert end == "lambdanet.detection.predict: error: 1 of 3 images cannot be read"
+    drawings = ["a_prediction.png", "line\nbreak_prediction.png"]
+    assert sorted(os.listdir(out)) == [*drawings, "predictions.json"]
     content = json.loads((out / "predictions.json").read_text())
     assert content["unreadable"] == [str(folder / "cut.png")]
+    coco = COCO(str(out / "predictions.json"))
+    assert [category["name"] for category in coco.cats.values()] == NAMES[1:]
+    for annotation in coco.anns.values():
+        assert coco.annToMask(annotation).shape == picture.shape[:2]
+        assert 0 <= annotation["score"] <= 1
+    assert {found["image_id"] for found in coco.anns.values()} == coco.imgs.keys()
     os.mkfifo(tmp_path / "pipe.png")
-    words[-1] = str(tmp_path / "pipe.png")
-    status = command_line.main(predict.COMMAND, words)
+    status = command_line.main(predict.COMMAND, [*words, str(tmp_path / "pipe.png")])
     assert_refused(status, "image must be a regular file, got ", capsys)
 
 

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
@@ -35,7 +35,12 @@ def dataset(tmp_path_factory):
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(arrays.arrays(bool, st.tuples(st.integers(1, 9), st.integers(1, 9))))
 def test_polygons_are_exact(mask):
     outlines = mask_to_polygons(mask)
