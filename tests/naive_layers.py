@@ -11,6 +11,7 @@ from lambdanet import backend as K
 from lambdanet.backend import compat
 from lambdanet.backend.tensors import per_axis
 from lambdanet.layers.argument_checks import axis_of_causal
+from lambdanet.ops import reference
 
 
 def images(*shape, seed=0):
@@ -109,9 +110,9 @@ def naive_halo_attention(layer, x):
 
 
 def lambda_by_equations(layer, x, context=None, mask=None, padding_mask=None):
-    """Equations 1 and 2 at inference in float64, one query at a time, then averages over windows.
+    """Equations 1 and 2 at inference in float64, for all pairs of positions, then averages over windows.
 
-    It shares no code with `lambdanet.ops`.
+    Of `lambdanet.ops` it uses how `reference` finds the pairs, which tests compare with a loop.
     """
     weights = weights_of(layer)
     rank, h, k, u = x.ndim - 2, layer.num_heads, layer.key_dim, layer.intra_depth
@@ -129,7 +130,6 @@ def lambda_by_equations(layer, x, context=None, mask=None, padding_mask=None):
     kept = (slice(None), *[slice(None, None, step) for step in steps])
     x, places = x[kept], places[kept]
     size, context_size = x.shape[1:-1], context.shape[1:-1]
-    m = np.prod(context_size)
 
     def project(y, name, *depth):
         """[b, *size, c] -> [b, n, *depth]."""
@@ -147,28 +147,27 @@ def lambda_by_equations(layer, x, context=None, mask=None, padding_mask=None):
     if layer.content:
         keys = project(context, "keys", num_lambdas, k, u)
     outputs = np.zeros([*queries.shape[:3], layer.filters // h])
-    for n, place in enumerate(np.ndindex(size)):
-        visible = np.ones([len(x), m], bool)
-        if mask is not None:
-            visible &= np.asarray(mask, bool)[..., n, :]
-        if padding_mask is not None:
-            visible &= np.asarray(padding_mask, bool)
-        if axis is not None:
-            columns = np.indices(context_size)[axis].reshape([m])
-            visible &= columns <= place[axis] * steps[axis]
-        for number in range(num_lambdas):
-            pairs = np.zeros([len(x), m, k, u])
-            if layer.content:
-                pairs += normalized(keys[:, :, number], visible, layer)
-            if layer.position is not None:
-                start = [i * step for i, step in zip(place, steps, strict=True)]
-                pairs += embeddings_of(layer, number, n, start, context_size, axis)
-            pairs *= visible[..., np.newaxis, np.newaxis]
-            lambdas = np.einsum("bmku,bmvu->bkv", pairs, values[:, :, number])
-            heads = slice(number, number + 1) if layer.multi_head else slice(None)
-            outputs[:, n, heads] = np.einsum(
-                "bhk,bkv->bhv", queries[:, n, heads], lambdas
-            )
+    num_queries, num_places = np.prod(size), np.prod(context_size)
+    visible = np.ones([len(x), num_queries, num_places], bool)
+    if mask is not None:
+        visible &= np.asarray(mask, bool)
+    if padding_mask is not None:
+        visible &= np.asarray(padding_mask, bool)[:, np.newaxis]
+    if axis is not None:
+        pairs = reference.causal_mask(size, context_size, axis, steps)
+        visible &= K.convert_to_numpy(pairs)
+    for number in range(num_lambdas):
+        pairs = np.zeros([*visible.shape, k, u])
+        if layer.content:
+            pairs += normalized(keys[:, np.newaxis, :, number], visible, layer)
+        if layer.position is not None:
+            pairs += embeddings_of(layer, number, size, context_size, steps, axis)
+        pairs *= visible[..., np.newaxis, np.newaxis]
+        lambdas = np.einsum("bnmku,bmvu->bnkv", pairs, values[:, :, number])
+        heads = slice(number, number + 1) if layer.multi_head else slice(None)
+        outputs[:, :, heads] = np.einsum(
+            "bnhk,bnkv->bnhv", queries[:, :, heads], lambdas
+        )
     if getattr(layer.position, "use_bias", False):
         bias = np.asarray(K.convert_to_numpy(layer.position.bias), np.float64)
         outputs += (queries @ bias)[..., np.newaxis]
@@ -178,26 +177,15 @@ def lambda_by_equations(layer, x, context=None, mask=None, padding_mask=None):
     return averages(outputs, places, pools, per_axis(layer.strides, rank))
 
 
-def embeddings_of(layer, number, n, start, context_size, causal_axis):
-    """The embeddings of query `n`, at a place of the context, and all context positions, [m, k, u]."""
-    k, u = layer.key_dim, layer.intra_depth
-    table = np.asarray(K.convert_to_numpy(layer.position.table), np.float64)
+def embeddings_of(layer, number, size, context_size, steps, causal_axis):
+    """The embeddings of all queries, `steps` apart, and context positions, [n, m, k, u]."""
+    table = K.convert_to_tensor(layer.position.table)
     table = table[number] if layer.multi_head and layer.num_heads > 1 else table
-    table = table if u > 1 else table[..., np.newaxis]
-    if not isinstance(layer.position, lambdanet.RelativePositionEmbedding):
-        return table[n]
-    found = np.zeros([*context_size, k, u])
-    dilation = per_axis(layer.position.dilation, len(start))
-    for place in np.ndindex(context_size):
-        index = []
-        for axis, rows in enumerate(table.shape[:-2]):
-            offset, rest = divmod(place[axis] - start[axis], dilation[axis])
-            index.append(offset + (rows - 1 if axis == causal_axis else rows // 2))
-            if rest or not 0 <= index[-1] < rows:
-                break
-        else:
-            found[place] = table[tuple(index)]
-    return found.reshape([-1, k, u])
+    table = table if layer.intra_depth > 1 else table[..., np.newaxis]
+    if isinstance(layer.position, lambdanet.RelativePositionEmbedding):
+        geometry = steps, layer.position.dilation, causal_axis
+        table = reference.gather_embeddings(table, size, context_size, *geometry)
+    return np.asarray(K.convert_to_numpy(table), np.float64)
 
 
 def averages(y, places, pools, strides):
@@ -222,7 +210,7 @@ def averages(y, places, pools, strides):
 
 
 def normalized(keys, visible, layer):
-    """Keys [b, m, k, u], normalized over those that a query sees, [b, m]."""
+    """Keys [..., m, k, u], normalized over those that a query sees, [..., m]."""
     visible = visible[..., np.newaxis, np.newaxis]
     if layer.key_normalization == "softmax":
         keys = np.exp(keys)
@@ -230,7 +218,7 @@ def normalized(keys, visible, layer):
     if layer.key_normalization is None:
         return keys
     power = 1 if layer.key_normalization == "softmax" else 2
-    sums = (keys**power).sum(axis=1, keepdims=True) ** (1 / power)
+    sums = (keys**power).sum(axis=-3, keepdims=True) ** (1 / power)
     return keys / np.maximum(sums, 1e-300)  # of a query that sees nothing
 
 

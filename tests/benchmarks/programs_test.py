@@ -82,7 +82,9 @@ def test_rates_are_those_of_a_processor_that_keeps_to_them(
 
     def measure(case, cpu, repeats):
         size = (case.height, case.width)
-        sizes = Sizes(case.batch, size, size, (23, 23), 4, 16, 16, case.backward)
+        sizes = Sizes(
+            case.batch, size, size, (23, 23), 4, 16, 16, needs_gradient=case.backward
+        )
         forms = [*products.candidates(sizes)]
         if not case.backward:
             forms += convolution.candidates(sizes)

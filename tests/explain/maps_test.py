@@ -70,18 +70,18 @@ def test_maps_equal_the_equations_of_the_paper(causal):
     queries = tf.reshape(parts.queries[0], [2, 12, 2, 3])
     keys = tf.reshape(parts.keys[0], [2, 20, 3, 1])
     content, position, *_ = implied_attention(layer, x)
-    for n, (row, column) in enumerate(np.ndindex(4, 3)):
-        visible = np.ones([2, 20], bool)
-        if causal:
-            visible[:, 5 * (row + 1) :] = False
-        start = row, 2 * column
-        embeddings = embeddings_of(layer, 0, n, start, (4, 5), layer.causal_axis)
-        weights = normalized(keys, visible, layer)
-        expected = tf.einsum("bhk,mku->bhm", queries[:, n], embeddings)
-        np.testing.assert_allclose(position[:, :, n], expected, atol=TOLERANCE)
-        expected = tf.einsum("bhk,bmku->bhm", queries[:, n], weights)
-        np.testing.assert_allclose(content[:, :, n], expected, atol=TOLERANCE)
-        assert not np.asarray(content)[:, :, n, ~visible[0]].any()
+    visible = np.ones([12, 20], bool)
+    if causal:
+        for n, row in enumerate(np.repeat(range(4), 3)):
+            visible[n, 5 * (row + 1) :] = False
+    sizes = (4, 3), (4, 5), (1, 2)
+    embeddings = embeddings_of(layer, 0, *sizes, layer.causal_axis)
+    expected = np.einsum("bnhk,nmku->bhnm", queries, embeddings)
+    np.testing.assert_allclose(position, expected, atol=TOLERANCE)
+    weights = normalized(keys[:, np.newaxis], visible, layer)
+    expected = np.einsum("bnhk,bnmku->bhnm", queries, weights)
+    np.testing.assert_allclose(content, expected, atol=TOLERANCE)
+    assert not np.where(visible, 0, content).any()
 
 
 def test_weights_of_attention_add_up_to_one():
