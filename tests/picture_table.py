@@ -17,7 +17,6 @@ from training_runs import recipe_with
 from lambdanet.training.serving.export import export_saved_model
 
 HEIGHT, WIDTH, SIDE = 24, 32, 24
-RANDOM = np.random.default_rng(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +27,11 @@ class Picture:
     plain: bool = True  # whether TensorFlow decodes it, as models and records require
 
 
-def samples(channels, depth=8):
-    return RANDOM.integers(0, 1 << depth, (HEIGHT, WIDTH, channels))
+def random_colors(*shape, depth=8, seed=0):
+    return np.random.default_rng(seed).integers(0, 1 << depth, shape)
+
+
+samples = partial(random_colors, HEIGHT, WIDTH)
 
 
 def in_8_bits(values, depth):
@@ -86,7 +88,7 @@ def opaque_pngs():
         (2, "RGB", 3, (8, 16)),
     ]:
         for depth in depths:
-            values = samples(channels, depth)
+            values = samples(channels, depth=depth)
             shown = in_8_bits(values, depth)
             yield f"PNG {name} {depth}", png(values, depth, color), shown
             values[3:9, 4:20] = key = values[0, 0]
@@ -103,7 +105,7 @@ def transparent_pngs():
     for color, name, channels in ((4, "gray and alpha", 2), (6, "RGBA", 4)):
         for alpha in ("random", 0, 1, 3, 15, 100, 254, 255, "in 16 bits"):
             depth = 16 if alpha == "in 16 bits" else 8
-            values = samples(channels, depth)
+            values = samples(channels, depth=depth)
             if isinstance(alpha, int):
                 values[..., -1] = alpha
             shown = in_8_bits(values, depth)
@@ -115,8 +117,8 @@ def palette_pngs():
     some = [0, 100, 200, 30, 7, 0, 255, 1]  # of the first colors
     for depth in (1, 2, 4, 8):
         count = 1 << depth
-        values = samples(1, depth)
-        palette = RANDOM.integers(0, 256, (count, 3))
+        values = samples(1, depth=depth)
+        palette = random_colors(count, 3, seed=1)
         for alpha in ([], some[:depth], [1] * count, [count - 1] * count):
             opacity = np.array([*alpha, *[255] * (count - len(alpha))])
             chunks = [chunk(b"PLTE", bytes(palette.ravel().tolist()))]
@@ -249,8 +251,8 @@ def converted():
     exact = {"lossless": True, "exact": True}
     yield "WebP animated", saved(opaque, "WEBP", **exact, **others), rgb
 
-    indices = samples(1, 4)[..., 0].astype(np.uint8)
-    palette = RANDOM.integers(0, 256, (16, 3), np.uint8)
+    indices = samples(1, depth=4)[..., 0].astype(np.uint8)
+    palette = random_colors(16, 3, seed=1).astype(np.uint8)
     image = Image.fromarray(indices, "P")
     image.putpalette(palette.tobytes())
     others["append_images"] = [Image.eval(image, lambda x: 15 - x)]
@@ -262,7 +264,7 @@ def converted():
     yield "TIFF turned", saved(opaque, "TIFF", tiffinfo={274: 6}), turned(rgb, 6)
     transparent = Image.fromarray(rgba.astype(np.uint8))
     yield "TIFF RGBA", saved(transparent, "TIFF"), on_white(rgb, rgba[..., 3:])
-    deep = samples(1, 16)[..., 0]
+    deep = samples(1, depth=16)[..., 0]
     for kind in ("<u2", ">u2"):
         image = Image.fromarray(deep.astype(kind))
         yield f"TIFF gray 16, {kind}", saved(image, "TIFF"), deep[..., np.newaxis] >> 8

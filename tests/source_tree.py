@@ -65,11 +65,6 @@ def tests() -> list[Path]:
     return sorted((ROOT / "tests").glob("**/*_test.py"))
 
 
-def name_of_test(path: Path) -> str:
-    """Returns the name of a test file in BUILD, such as `layers/lambda_layer_test`."""
-    return path.relative_to(ROOT / "tests").with_suffix("").as_posix()
-
-
 def package_of(name: str) -> str:
     """Returns the package of a name; `face`, above the models, for names of the public face alone."""
     root, _, rest = name.partition(".")

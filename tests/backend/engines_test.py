@@ -59,7 +59,6 @@ def test_fit_saves_and_loads():
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [pytest.param("keras_tests", marks=WEEKLY_ON_JAX)])
 def test_layers_pass_the_test_of_keras(module):
-    """On torch also the gradients in float64."""
     keras_tests = importlib.import_module(f"programs.{module}")
     keras_tests.check_every_class_is_tested()
     found = unittest.TestResult()

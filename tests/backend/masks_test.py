@@ -208,14 +208,16 @@ def test_masks_on_roads(road, kind, layer, tmp_path, monkeypatch):
     assert_equal(found, expected_of(layer, is_masked, arguments))
 
 
+@pytest.mark.parametrize("count", [3, SIZE])
 @pytest.mark.parametrize("kind", ["keras", "padding", "both paddings"])
-def test_masks_of_chunks(kind):
+def test_masks_of_chunks(kind, count):
     is_masked, arguments = KINDS[kind]
-    layer = LambdaLayer(8, 2, scope=5, causal=True)
+    options = {"multi_head": count == SIZE, "intra_depth": 2}
+    layer = LambdaLayer(8, 2, scope=5, causal=True, **options)
     layer.build(X.shape)
     state = layer.initial_state(SIZE)
     outputs = []
-    for chunk in np.split(POSITIONS, 3):
+    for chunk in np.split(POSITIONS, count):
         x = masked(X[:, chunk], is_masked)
         masks = {name: mask[:, chunk] for name, mask in arguments.items()}
         y, state = layer(x, **masks, initial_state=state, return_state=True)

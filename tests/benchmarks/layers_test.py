@@ -8,13 +8,12 @@ import pytest
 import tensorflow as tf
 from processes import output_of, run_code
 
-from benchmarks.interleaved import comparison, memory, report
+from benchmarks.interleaved import comparison, memory
 from benchmarks.interleaved.cases import PEER_PACKAGES, Case, cases
 from benchmarks.interleaved.contender_process import (
     ContenderFailed,
     ContenderProcess,
 )
-from benchmarks.interleaved.results import Measurement
 
 SMALL = Case(4, 6, 16, 2, 3, backward=True)
 
@@ -99,13 +98,9 @@ def test_peer_runs_or_names_the_missing_package(name):
         pytest.skip(f"{name} is not installed")
     else:
         assert PEER_PACKAGES[name][-1] in about["library"]
-        for case in cases(
-            ["8x8x16x1"], ["3", "global"], ["forward", "both"], "float32"
-        ):
-            assert worker.request("build", 600, case=vars(case))["seconds"] > 0
         # Arrays of more than 64 KiB, which are given back; smaller ones may fit into memory that is kept.
-        (large,) = cases(["32x32x64x1"], ["3"], ["both"], "float32")
-        worker.request("build", 600, case=vars(large))
+        (case,) = cases(["32x32x64x1"], ["3"], ["both"], "float32")
+        assert worker.request("build", 600, case=vars(case))["seconds"] > 0
         assert worker.request("memory", 600, calls=1)["bytes"] > 0
     finally:
         worker.close()
@@ -132,26 +127,3 @@ def test_peak_memory_is_twice_that_of_one_result():
     """Of two arrays; one if only the result is counted, three halves if inputs are, too."""
     environment = {**memory.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"}
     assert 1.75 < float(output_of("peak_of_tensors.py", **environment)) < 2.25
-
-
-# Tables.
-
-
-def test_other_device_is_noted_and_not_compared():
-    """PyTorch's layers may run on the CPU of a machine with a GPU."""
-    rows = []
-    for name, ms in {
-        "layer/auto": 4.0,
-        "peer/timm": 12.0,
-        "peer/lucidrains": 5.0,
-    }.items():
-        rows.append(Measurement(SMALL, name, seconds=[ms / 1000], device="a GPU"))
-        rows[-1].reference = rows[0]
-    assert report.summary(rows) == (
-        "forward + backward: layer/auto runs at 1.25 times the speed of peer/lucidrains, the fastest peer"
-    )
-    rows[2].device = "CPU"
-    rows[2].note_device_mismatch()
-    assert "at 3.00 times the speed of peer/timm" in report.summary(rows)
-    note = "peer/lucidrains, forward + backward: on CPU, not on a GPU"
-    assert note in report.table(rows)

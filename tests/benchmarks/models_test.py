@@ -14,8 +14,7 @@ from benchmarks.interleaved.model_contenders import Network
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("resnet_50@160", ("resnet_50", {}, 160)),
-        ("resnet_50_llll:key_dim=8", ("resnet_50_llll", {"key_dim": 8}, 0)),
+        ("resnet_50", ("resnet_50", {}, 0)),
         (
             "resnet_50_clll:scope=None,key_dim=4@96",
             ("resnet_50_clll", {"scope": None, "key_dim": 4}, 96),

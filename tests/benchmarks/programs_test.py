@@ -53,13 +53,9 @@ def test_program_runs_in_its_smallest_size(
     ("program", "words", "message"),
     [
         (layers, ["--maps=7x7x12x1"], "channels of map '7x7x12x1' must be a multiple"),
-        (layers, ["--scopes=22"], "scope must be an odd number such as 23, or global"),
         (layers, ["--contenders=peer/timm"], "is from another library and needs"),
-        (layers, ["--repeats=0"], "repeats must be a positive integer, got 0"),
         (models, ["resnet_50@0"], "model must be NAME, .*, got 'resnet_50@0'"),
-        (models, ["resnet_50", "--peers"], "without options, .* got 'resnet_50'"),
         (models, ["resnet_50", "--out=."], "csv' exists, and this command did not"),
-        (device_program, ["--parts=form", "--out=."], "unknown part 'form'"),
         (device_program, ["--out=."], "json' exists, and this command did not"),
         (tables, ["14"], "unknown table '14'"),
     ],

@@ -73,20 +73,6 @@ def test_a_step_equals_that_of_keras_3():
         np.testing.assert_allclose(weight, other, atol=1e-4, err_msg=weight.path)
 
 
-def test_inside_of_another_model():
-    trunk = lambdanet.as_tf_keras(network(features_only=True))
-    images = tf_keras.Input([64, 64, 3])
-    pooled = tf_keras.layers.GlobalAveragePooling2D()(trunk(images)["5"])
-    model = compiled(tf_keras.Model(images, tf_keras.layers.Dense(4)(pooled)))
-    assert len(model.trainable_weights) == len(trunk.trainable_weights) + 2
-    before = trunk.get_weights()
-    model.fit(IMAGES, LABELS, epochs=1, verbose=0)
-    assert any(
-        np.abs(x - y).max() > 0
-        for x, y in zip(trunk.get_weights(), before, strict=True)
-    )
-
-
 def test_freezing():
     """Layers that were frozen before stay so."""
     inside = network()
@@ -149,19 +135,6 @@ def test_checkpoints(tmp_path):
     np.testing.assert_array_equal(other(IMAGES), model(IMAGES))
 
 
-def test_half_precision_is_that_of_the_network():
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        inside = network()
-    finally:
-        keras.config.set_dtype_policy("float32")
-    model = lambdanet.as_tf_keras(inside)
-    assert inside.get_layer("stem2_conv").compute_dtype == "bfloat16"
-    outputs = model(IMAGES)
-    assert outputs.dtype == tf.float32  # of logits
-    np.testing.assert_array_equal(outputs, inside(IMAGES))
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -186,10 +159,8 @@ def test_other_models_are_refused(model, message):
 def test_two_devices():
     """Each device has moving averages and random numbers of its own, also after a checkpoint was read."""
     found = result_of("as_tf_keras_on_two_devices.py")
-    assert found["history"][-1] < 0.8 * found["history"][0]
     assert found["refused"].startswith(
         "within a strategy, as_tf_keras needs a function that builds the model"
     )
     assert found["synchronization"] == ["ON_READ MEAN"]
     assert found["seeds"] == [[0, 1], [0, 1]]
-    assert found["difference"] < 1e-6

@@ -14,7 +14,6 @@ from refusals import refused
 
 from lambdanet.backend import compat
 from lambdanet.detection.model_garden import (
-    backbone_configs,
     backbone_factory,
     common,
     optimization,
@@ -26,14 +25,6 @@ from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models import complexity
 
 NORM = common.NormActivation(norm_momentum=0.9, norm_epsilon=1e-5)
-# Model -> options of the same network in Model Garden.
-RESNET_RS = {
-    "stem_type": "v1",
-    "resnetd_shortcut": True,
-    "replace_stem_max_pool": True,
-    "se_ratio": 0.25,
-}
-STOCK_OPTIONS = {"resnet_50": {}, "resnet_rs_50": RESNET_RS}
 
 
 def build(config, norm_activation=NORM, size=64, regularizer=None):
@@ -43,96 +34,6 @@ def build(config, norm_activation=NORM, size=64, regularizer=None):
     images = keras.layers.InputSpec(shape=[None, size, size, 3])
     config = backbones.Backbone(type=family, **{family: config})
     return backbone_factory.build_backbone(images, config, norm_activation, regularizer)
-
-
-def stock(**options):
-    """Returns Model Garden's ResNet with one correction.
-
-    Its ResNet-D shortcut has a 2x2 average pool in c2 too, where nothing is downsampled. The paper's authors
-    and the zoo pool only with a stride of 2.
-    """
-    config = backbone_configs.Backbone(
-        type="resnet", resnet=backbone_configs.ResNet(**options)
-    )
-    model = backbone_factory.build_backbone(
-        keras.layers.InputSpec(shape=[None, 64, 64, 3]), config, NORM
-    )
-    first = next(layer for layer in model.layers if "bottleneck" in layer.name)
-    if options.get("resnetd_shortcut"):
-        first._shortcut0 = keras.layers.AveragePooling2D(1)
-    return model
-
-
-def copy_weights(ours, theirs):
-    """Copies the weights of Model Garden's ResNet by the attributes of its blocks."""
-    ours = ours.network
-
-    def copy(name, layer):
-        target = ours.get_layer(name)
-        for weight, value in zip(target.weights, layer.get_weights(), strict=True):
-            # Its SE layers are 1x1 convolutions.
-            weight.assign(np.reshape(value, weight.shape))
-
-    parts = {"reduce": 1, "spatial": 2, "expand": 3}
-    blocks = [layer for layer in theirs.layers if "bottleneck" in layer.name]
-    stem = [layer for layer in theirs.layers if layer.weights and layer not in blocks]
-    own_stem = [
-        layer.name
-        for layer in ours.layers
-        if layer.weights and layer.name.startswith("stem")
-    ]
-    for name, layer in zip(own_stem, stem, strict=True):
-        copy(name, layer)
-    names = [
-        layer.name.removesuffix("_add")
-        for layer in ours.layers
-        if layer.name.endswith("_add")
-    ]
-    for name, block in zip(names, blocks, strict=True):
-        for part, number in parts.items():
-            copy(f"{name}_{part}_conv", getattr(block, f"_conv{number}"))
-            copy(f"{name}_{part}_norm", getattr(block, f"_norm{number}"))
-        if name.endswith("block1"):
-            copy(
-                f"{name}_shortcut_conv",
-                getattr(block, "_shortcut1", None) or block._shortcut,
-            )
-            copy(f"{name}_shortcut_norm", block._norm0)
-        if getattr(block, "_squeeze_excitation", None):
-            copy(f"{name}_se", block._squeeze_excitation)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STOCK_OPTIONS)
-def test_convolutional_backbone_equals_model_gardens(name):
-    theirs = stock(model_id=50, **STOCK_OPTIONS[name], stochastic_depth_drop_rate=0.2)
-    ours = build(LambdaResNet(model_id=name, stochastic_depth_drop_rate=0.2))
-    sizes = [
-        sum(np.prod(w.shape) for w in model.trainable_weights)
-        for model in (ours, theirs)
-    ]
-    assert sizes[0] == sizes[1]
-    assert ours.output_specs == theirs.output_specs
-    rng = np.random.default_rng(0)
-    for weight in theirs.weights:  # statistics and gammas other than 0 and 1
-        if "kernel" not in weight.name:
-            weight.assign(rng.uniform(0.3, 0.9, weight.shape))
-    copy_weights(ours, theirs)
-    images = tf.constant(rng.normal(size=[1, 64, 64, 3]), tf.float32)
-    expected, got = theirs(images), ours(images)
-    for level in expected:
-        scale = np.abs(expected[level]).max()
-        np.testing.assert_allclose(
-            got[level] / scale, expected[level] / scale, atol=2e-5
-        )
-    blocks = [layer for layer in theirs.layers if "bottleneck" in layer.name]
-    rates = {
-        layer.rate
-        for layer in ours.network.layers
-        if isinstance(layer, StochasticDepth)
-    }
-    expected = {block.get_config()["stochastic_depth_drop_rate"] for block in blocks}
-    assert sorted(rates) == pytest.approx(sorted(expected))
 
 
 @pytest.mark.parametrize(

@@ -351,6 +351,7 @@ def test_evaluate_program_prints_the_table(
     assert command_line.main(evaluate.COMMAND, [*words, f"--out={out}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["AP", "box", "mask"]
+    assert {len(line.split()) for line in lines[1:]} == {13}
     assert re.match(coco_table.RESULTS, out.read_bytes())  # a second run may replace it
     status = command_line.main(evaluate.COMMAND, [*words, f"--out={annotations}"])
     assert_refused(status, "val.json' exists, and this command did not", capsys)

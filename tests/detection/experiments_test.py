@@ -26,25 +26,6 @@ DERIVED = [name for name in experiments.list_experiments() if "/" in name]
 CASCADE = "cascadercnn_spinenet_coco"  # which Model Garden has with SpineNet alone
 
 
-LEARNING_RATE = "trainer.optimizer_config.learning_rate.stepwise"
-WARMUP = "trainer.optimizer_config.warmup.linear"
-
-
-def paper_settings(steps, epoch):
-    """Returns what both papers' experiments change; a TPU evaluates full batches: 5000 = 125 * 40."""
-    return {
-        "task.validation_data.global_batch_size": 40,
-        "task.validation_data.drop_remainder": True,
-        "trainer.validation_steps": 125,
-        "task.init_checkpoint": None,
-        "trainer.train_steps": steps,
-        "trainer.steps_per_loop": epoch,
-        "trainer.summary_interval": epoch,
-        "trainer.checkpoint_interval": 10 * epoch,
-        "trainer.validation_interval": 10 * epoch,
-    }
-
-
 # Cached, because Model Garden takes 40 ms for each.
 config_of = functools.cache(exp_factory.get_exp_config)
 
@@ -131,42 +112,36 @@ def test_derived_experiment_differs_in_its_backbone_alone(experiment):
     )
 
 
-def test_lambda_papers_experiment():
-    """F.3: 1024x1024, scratch, 130k steps of 256, jitter [0.1, 2.0], warmup of 1000 steps to 0.32, / 10 at
-    90, 95 and 97.5 %, weight decay 4e-5, synchronized batch normalization. All else is Model Garden's."""
-    assert difference(PAPER, STOCK) == {
-        **paper_settings(130_000, 118_287 // 256),
-        "task.train_data.parser.aug_scale_min": 0.1,
-        "task.train_data.parser.aug_scale_max": 2.0,
-        "task.train_data.global_batch_size": 256,
-        f"{LEARNING_RATE}.boundaries": [117_000, 123_500, 126_750],
-        f"{LEARNING_RATE}.values": [0.32, 0.032, 0.0032, 0.00032],
-        f"{WARMUP}.warmup_learning_rate": 0.0,
-        f"{WARMUP}.warmup_steps": 1000,
-    }
-    config = config_of(PAPER)
-    assert config.task.model.input_size == [1024, 1024, 3]
-    assert config.task.model.norm_activation.use_sync_bn
-    assert config.task.losses.l2_weight_decay == 4e-5
+@pytest.mark.parametrize(
+    ("paper", "batch", "steps", "boundaries", "rates", "jitter"),
+    [
+        (PAPER, 256, 130_000, (0.9, 0.95, 0.975), (0.32, 0.1), (0.1, 2.0)),
+        (HALO, 64, 67_500, (60 / 67.5, 65 / 67.5), (0.1, 0.1), (4 / 5, 5 / 4)),
+    ],
+)
+def test_papers_experiments(paper, batch, steps, boundaries, rates, jitter):
+    """F.3 and C.4 of the papers: 1024x1024, weight decay 4e-5; all else but the rates is Model Garden's."""
+    config = config_of(paper)
+    first, factor = rates
+    stepwise = config.trainer.optimizer_config.learning_rate.stepwise
+    assert stepwise.boundaries == pytest.approx([steps * part for part in boundaries])
+    expected = [first * factor**power for power in range(len(boundaries) + 1)]
+    assert stepwise.values == pytest.approx(expected)
+    task = config.task
+    assert task.train_data.global_batch_size == batch
+    assert config.trainer.train_steps == steps
+    parser = task.train_data.parser
+    assert (parser.aug_scale_min, parser.aug_scale_max) == jitter
+    assert task.model.input_size == [1024, 1024, 3]
+    assert task.model.norm_activation.use_sync_bn
+    assert task.losses.l2_weight_decay == 4e-5
     assert config.trainer.optimizer_config.optimizer.get().momentum == 0.9
-
-
-def test_halo_papers_experiment():
-    """C.4: 1024x1024, pre-trained, 67.5k steps of 64, 0.1 from 2/300 in 500 steps, / 10 at 60k and 65k,
-    jitter [4/5, 5/4], weight decay 4e-5. All else is Model Garden's."""
-    assert difference(HALO, STOCK) == {
-        **paper_settings(67_500, 118_287 // 64),
-        f"{LEARNING_RATE}.boundaries": [60_000, 65_000],
-        f"{LEARNING_RATE}.values": [0.1, 0.01, 0.001],
-        f"{WARMUP}.warmup_learning_rate": 2 / 300,
-    }
-    config = config_of(HALO)
-    assert config.task.train_data.global_batch_size == 64
-    assert config.task.init_checkpoint_modules == "backbone"
-    parser = config.task.train_data.parser
-    assert (parser.aug_scale_min, parser.aug_scale_max) == (4 / 5, 5 / 4)
-    assert config.trainer.optimizer_config.optimizer.get().momentum == 0.9
-    assert config.trainer.optimizer_config.warmup.linear.warmup_steps == 500
+    # A TPU evaluates full batches: all 5000 images.
+    validation = task.validation_data
+    assert validation.global_batch_size * config.trainer.validation_steps == 5000
+    assert validation.drop_remainder
+    changed = "trainer.", "task.train_data.", "task.validation_data.", "task.init_"
+    assert all(key.startswith(changed) for key in difference(paper, STOCK))
 
 
 @pytest.mark.parametrize(("paper", "count"), [(PAPER, 6), (HALO, 5)])

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detections as masks, drawings and COCO tables: against geometry and known tables."""
 
-import itertools
-
 import numpy as np
 import pytest
 from pycocotools import mask as coco_masks
@@ -12,7 +10,6 @@ from lambdanet.detection.serving import prediction
 from lambdanet.detection.serving.coco_table import (
     COLUMNS,
     average_precision,
-    render_table,
 )
 
 NAMES = ["background", "cat", "dog"]
@@ -120,19 +117,6 @@ def test_drawing_has_box_mask_and_label():
     assert not changed[: 80 * factor].any() and not changed[:, 200 * factor :].any()
 
 
-def test_labels_are_in_the_image_and_do_not_overlap():
-    size = (400, 300)
-    boxes = [(0, 0, 50, 40), (2, 1, 52, 41), (380, 290, 399, 299), (0, 0, 399, 299)]
-    taken = []
-    for box in boxes:
-        taken.append(prediction.free_label_place(box, 90, 18, taken, size))
-    for place in taken:
-        assert 0 <= place[0] < place[2] < size[0] and 0 <= place[1] < place[3] < size[1]
-    assert not any(
-        prediction.overlap_area(*two) for two in itertools.combinations(taken, 2)
-    )
-
-
 def test_small_images_are_enlarged_to_a_maximum():
     shapes = ((100, 150), (640, 700), (3000, 4000), (40, 1000), (320, 400))
     assert [prediction.scale_factor(*shape) for shape in shapes] == [7, 1, 1, 2, 2]
@@ -185,13 +169,3 @@ def test_table_counts_images_without_detections():
     assert found["box"]["AP"] == pytest.approx(51 / 101, abs=1e-5)
     table = average_precision(truth, [])
     assert set(table) == {"box"} and table["box"]["AP"] == 0
-
-
-def test_rendered_table_has_percentages_and_dashes():
-    values = {"box": dict.fromkeys(COLUMNS, 0.5), "mask": dict.fromkeys(COLUMNS, -1)}
-    header, box, mask = render_table(values).splitlines()
-    assert header.split() == " ".join(COLUMNS).split()
-    assert box.split() == ["box", *["50.0"] * 12] and mask.split() == [
-        "mask",
-        *["-"] * 12,
-    ]

@@ -64,21 +64,6 @@ def test_masks_of_overlapping_objects_are_disjoint():
     )
 
 
-@pytest.mark.parametrize("name", drawn_shapes.CLASSES)
-def test_area_of_a_shape(name):
-    """Against the formula of each shape, with a radius of 40."""
-    random = np.random.default_rng(0)
-    coverage = drawn_shapes.draw_shape(name, 40.0, (60.0, 55.0), random, 110, 120)
-    fraction = {
-        "disc": np.pi,
-        "ring": np.pi * (1 - 0.55**2),
-        "square": 2,
-        "triangle": 3 * np.sqrt(3) / 4,
-        "star": 10 * 0.5 * 0.45 * np.sin(np.pi / 5),
-    }[name]
-    assert coverage.sum() == pytest.approx(fraction * 40**2, rel=0.04)
-
-
 @pytest.mark.parametrize(("split", "count"), [("train", TRAIN), ("val", VAL)])
 def test_pycocotools_reads_the_annotations(dataset, split, count, capsys):
     """Boxes and areas agree with the masks; there are images without objects."""

@@ -63,9 +63,7 @@ def main() -> None:
             refused = str(error)
     model = compiled(strategy)
     seeds = [seed_differences(model)]
-    history = model.fit(IMAGES, LABELS, batch_size=16, epochs=8, verbose=0).history[
-        "loss"
-    ]
+    model.fit(IMAGES, LABELS, batch_size=16, epochs=1, verbose=0)
     moving = {
         f"{v.synchronization.name} {v.aggregation.name}"
         for v in model.non_trainable_weights
@@ -80,14 +78,10 @@ def main() -> None:
             ).assert_existing_objects_matched()
             other.draw_different_numbers()
     seeds.append(seed_differences(other))
-    pairs = zip(other.get_weights(), model.get_weights(), strict=True)
-    difference = max(np.abs(restored - saved).max() for restored, saved in pairs)
     result = {
-        "history": history,
         "refused": refused,
         "synchronization": sorted(moving),
         "seeds": seeds,
-        "difference": float(difference),
     }
     print(json.dumps(result))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs Keras's own `run_layer_test` on every layer; tests initial values, normalization and gradients."""
+"""Runs Keras's own `run_layer_test` on every layer; tests initial values and normalization."""
 
 import contextlib
 import inspect
@@ -15,7 +15,6 @@ from programs.run_on_engine import ENGINES, constant_initializers, random_value
 import lambdanet
 from lambdanet import backend as K
 from lambdanet.backend import compat, device
-from lambdanet.errors import InputError
 from lambdanet.layers.batch_norm import BatchNormalization
 from lambdanet.layers.layer import Layer
 
@@ -182,86 +181,16 @@ class BatchNormTest(testing.TestCase):
         }
 
 
-class StateTest(testing.TestCase):
-    """A causal layer step by step, and in two chunks, equals the layer on the whole sequence."""
-
-    def runTest(self) -> None:
-        for options in ({}, {"multi_head": True, "intra_depth": 2}):
-            layer = lambdanet.LambdaLayer(**SMALL, causal=True, **options)
-            x = np.random.default_rng(0).normal(size=SEQUENCES).astype("float32")
-            expected = layer(x)
-            state = layer.initial_state(len(x))
-            outputs = []
-            for position in range(x.shape[1]):
-                output, state = layer.step(x[:, position], state)
-                outputs.append(output)
-            self.assertAllClose(K.stack(outputs, axis=1), expected, 1e-5, 1e-5)
-            first, state = layer(x[:, :2], return_state=True)
-            second = layer(x[:, 2:], initial_state=state)
-            together = K.concatenate([first, second], axis=1)
-            self.assertAllClose(together, expected, 1e-5, 1e-5)
-
-
 class InferenceTest(testing.TestCase):
-    """A model for inference rejects training, and takes part in that of another model."""
+    """A model for inference takes part in the training of another model."""
 
     def runTest(self) -> None:
-        model = keras.Sequential(
-            [keras.Input([3]), keras.layers.Dense(2), keras.layers.BatchNormalization()]
-        )
+        norm = keras.layers.BatchNormalization()
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2), norm])
         fast, x = lambdanet.for_inference(model), np.ones([4, 3], "float32")
-        for train in (lambda: fast(x, training=True), lambda: fast.fit(x, x)):
-            self.assertRaisesRegex(InputError, "training must be False", train)
         outer = keras.Sequential([keras.Input([3]), fast, keras.layers.Dense(1)])
         outer.compile("sgd", "mse")
         outer.fit(x, x[:, :1], verbose=0)
-
-
-class Float64Test(testing.TestCase):
-    """Derivatives in float64 equal differences of outputs, which would be 0.1 apart in float32."""
-
-    def runTest(self) -> None:
-        if K.ENGINE != "torch":
-            return
-        for name, (make, shape) in CASES.items():
-            with self.subTest(name):
-                self.check(make(dtype="float64"), shape)
-        causal = lambdanet.LambdaLayer(
-            **SMALL, key_normalization="l2", causal=True, dtype="float64"
-        )
-        self.check(causal, SEQUENCES)
-
-    def check(self, layer: Layer, shape: tuple[int, ...], **arguments: object) -> None:
-        import torch
-
-        random = np.random.default_rng(0)
-        place = K.convert_to_tensor(0.0).device
-        x, direction = (
-            torch.tensor(random.normal(size=shape), device=place) for _ in range(2)
-        )
-        layer(x)
-        for weight in layer.weights:
-            weight.assign(random_value(weight.path, weight.shape, 0.3))
-        # Else random.
-        modes = (False, True) if type(layer).__name__ != "StochasticDepth" else (False,)
-        for training in modes:
-            options = arguments | (
-                {"training": training} if layer._call_has_training_arg else {}
-            )
-
-            def loss(x, options=options):
-                outputs = K.flatten(layer(x, **options))
-                assert all(output.dtype == torch.float64 for output in outputs)
-                return sum(torch.sin(output).sum() for output in outputs)
-
-            x.requires_grad_()
-            (gradient,) = torch.autograd.grad(loss(x), x)
-            derivative, step = (gradient * direction).sum(), 1e-5
-            x = x.detach()
-            difference = (loss(x + step * direction) - loss(x - step * direction)) / (
-                2 * step
-            )
-            self.assertAllClose(difference, derivative, atol=1e-6, rtol=1e-6)
 
 
 if __name__ == "__main__":

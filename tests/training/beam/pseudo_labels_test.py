@@ -164,8 +164,6 @@ def test_run_that_ended_while_writing_continues(
     [
         ({"min_confidence": 1.5}, "min_confidence must be from 0 to 1, got 1.5"),
         ({"label_mode": "firm"}, "unknown label_mode 'firm'; accepted: hard, soft"),
-        ({"per_class": -1}, "per_class must be a positive integer"),
-        ({"num_workers": 0}, "num_workers must be a positive integer, got 0"),
         (
             {"beam_options": ["--runner=Fast"]},
             "options of Beam: Unexpected pipeline runner: Fast",
@@ -219,22 +217,6 @@ def test_records_missing_from_pseudo_labels_are_counted(
     assert sorted(bad.names) == names
 
 
-def test_damaged_records_to_label_are_counted(color_teacher, own, tmp_path):
-    shutil.copytree(own, tmp_path / "data")
-    (file,) = (tmp_path / "data").glob("train*")
-    damage_record(file, 1)
-    call = {
-        "saved_model": color_teacher,
-        "data": str(tmp_path / "data"),
-        "min_confidence": 0,
-    }
-    manifest = pseudo_label(**call, out=tmp_path / "out")
-    assert manifest["seen"] == 8
-    assert manifest["unreadable"] == [f"{file.name}:{lost}" for lost in range(1, 8)]
-    with refused(f"records cannot be read, the last of them {file.name}:7"):
-        pseudo_label(**call, out=tmp_path / "strict", max_bad_records=6)
-
-
 PSEUDO = recipe_with(
     "digits",
     dataset="tfrecord",
@@ -280,18 +262,6 @@ def test_batches_have_the_share_of_pseudo_labels(labeled, own):
     assert first == second
     for left, right in zip(dataset.train(5), batches[5:], strict=True):
         assert_equal_arrays(left, right)
-
-
-@pytest.mark.parametrize(
-    ("folder", "message"),
-    [
-        ("", "pseudo_labels must be a folder that `lambdanet pseudo-label` wrote, got"),
-        ("/none", "pseudo_labels must be the folder of the TFRecords: .*, got '/none'"),
-    ],
-)
-def test_recipe_without_pseudo_labels_is_rejected(own, folder, message):
-    with refused(message):
-        _open(folder, own).train()
 
 
 @pytest.mark.parametrize("labels", ["hard", "soft"])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutated pictures of every format give equal pixels on all routes, or errors.
+"""Pictures of every format, and mutated ones, give equal pixels on all routes, or errors.
 
-Another process reads them, so that a crash of a decoder fails the test.
+Another process reads the mutated ones, so that a crash of a decoder fails the test.
 """
 
 import random
@@ -13,7 +13,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from fuzzing import rounds
+from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, pixels_of
+from training_runs import open_dataset
+
+from lambdanet.errors import InputError
+from lambdanet.models.preprocessing import Preprocessing
+from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.image_bytes import Encoded
+from lambdanet.training.data.image_files import read_image
+from lambdanet.training.serving.exported_model import load_classifier
 
 SEED = 0
 PNG_HEAD = 8  # bytes
@@ -62,37 +72,29 @@ def _with_checksums(contents):
     return b"".join(parts) + contents[at:]
 
 
-def _write(folder, seed, count):
-    """Writes the mutated files of a seed, and a valid one in another class."""
-    from picture_table import PICTURES
+def _write(folder, files):
+    """Writes files of pictures, and a valid one in another class."""
+    for name in ("mutated", "whole"):
+        (folder / "train" / name).mkdir(parents=True)
+    (folder / "train" / "whole" / "0.jpg").write_bytes(PICTURES["JPEG RGB"].contents)
+    for number, contents in enumerate(files):
+        path = folder / "train" / "mutated" / f"{number:06d}.png"
+        path.write_bytes(contents)
 
+
+def _mutated_files(seed, count):
     dice = random.Random(seed)
     pictures = [row.contents for row in PICTURES.values()]
     still = [contents for contents in pictures if contents.startswith(b"RIFF")]
     converted = [row.contents for row in PICTURES.values() if not row.plain]
     groups = [still, converted, pictures, pictures]
-    for name in ("mutated", "whole"):
-        (folder / "train" / name).mkdir(parents=True)
-    (folder / "train" / "whole" / "0.jpg").write_bytes(pictures[0])
     for number in range(count):
         one = dice.choice(groups[number % len(groups)])
-        path = folder / "train" / "mutated" / f"{number:06d}.png"
-        path.write_bytes(_mutated(one, pictures, dice))
+        yield _mutated(one, pictures, dice)
 
 
 def _read(folder):
-    """Reads the files on every route; prints each name and, at the end, the numbers of read files."""
-    import tensorflow as tf
-    from picture_table import AS_THEY_ARE, SIDE, export_pixels, pixels_of
-    from training_runs import open_dataset
-
-    from lambdanet.errors import InputError
-    from lambdanet.models.preprocessing import Preprocessing
-    from lambdanet.training.data.bad_records import BadRecords
-    from lambdanet.training.data.image_bytes import Encoded
-    from lambdanet.training.data.image_files import read_image
-    from lambdanet.training.serving.exported_model import load_classifier
-
+    """Reads the files on every route; prints each name, and returns the numbers of read and served files."""
     preprocessing = Preprocessing(SIDE, (0.0,) * 3, (1.0,) * 3)
     square = tf.function(
         preprocessing, [tf.TensorSpec([None, None, 3], tf.uint8)], autograph=False
@@ -154,13 +156,21 @@ def _read(folder):
     assert sorted([*bad.names, *shown]) == list(map(str, paths))
     for image, expected in zip(images, shown.values(), strict=True):
         np.testing.assert_allclose(image, expected, atol=1e-4)
-    print(len(shown), num_served, flush=True)
+    return len(shown), num_served
+
+
+def test_pictures_of_the_table(tmp_path):
+    """Served, and as windows, they are what `read_image` reads, as are those of the input pipeline."""
+    rows = PICTURES.values()
+    _write(tmp_path, [row.contents for row in rows])
+    num_read = sum(row.expected is not None for row in rows)
+    assert _read(tmp_path) == (num_read, sum(row.plain for row in rows))
 
 
 @pytest.mark.slow
 def test_mutated_pictures(tmp_path):
     count = rounds(150)
-    _write(tmp_path, SEED, count)
+    _write(tmp_path, _mutated_files(SEED, count))
     command = [sys.executable, __file__, str(tmp_path)]
     child = subprocess.run(command, capture_output=True, text=True)
     lines = child.stdout.splitlines() or ["nothing"]
@@ -173,4 +183,4 @@ def test_mutated_pictures(tmp_path):
 
 
 if __name__ == "__main__":
-    _read(Path(sys.argv[1]))
+    print(*_read(Path(sys.argv[1])))

@@ -17,7 +17,6 @@ from training_runs import SHORT, act_at, assert_same_run, send_sigterm, write_ru
 from lambdanet.errors import Preempted
 from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import start
 from lambdanet.training.run.build import (
@@ -119,15 +118,6 @@ def test_frozen_layers_move_in_a_second_run(
         schedule="constant",
     )
     record = Record({layer.name: layer.get_weights() for layer in source.layers})
-    sizes = []
-    read = Dataset.train
-
-    def record_size(self, step, *arguments, **options):
-        batches = read(self, step, *arguments, **options)
-        sizes.append((step, batches.element_spec[0].shape[1]))
-        return batches
-
-    monkeypatch.setattr(Dataset, "train", record_size)
     load = start.load_initial_weights
     trainable = []
 
@@ -137,12 +127,11 @@ def test_frozen_layers_move_in_a_second_run(
 
     monkeypatch.setattr(start, "load_initial_weights", record_trainable)
     result = train(recipe, tmp_path / "whole", data_dir, callback=[lambda *_: record])
-    assert sizes == [(0, 12)]
-    top_1 = evaluate(tmp_path / "whole")["top_1"]
-    assert top_1 == pytest.approx(result["val_accuracy"], abs=1e-6)
     # A frozen LambdaLayer has its weights in another order.
     assert trainable
     assert all(trainable)
+    top_1 = evaluate(tmp_path / "whole")["top_1"]
+    assert top_1 == pytest.approx(result["val_accuracy"], abs=1e-6)
     but_the_classifier = [True, True, True, True, False]
     assert record.unmoved == [but_the_classifier, but_the_classifier]
 
@@ -152,14 +141,12 @@ def test_frozen_layers_move_in_a_second_run(
         with pytest.raises(Preempted):
             train(recipe, tmp_path / "resumed", data_dir)
     train(recipe, tmp_path / "resumed", data_dir)
-    assert sizes[1:] == [(0, 12), (2, 12)]
     assert_same_run(tmp_path / "resumed", tmp_path / "whole")
 
     trained, _ = load_trained_model(tmp_path / "whole")
     weight_files.save(trained, initial)
     second = dataclasses.replace(recipe, freeze="", sizes=(20,), epochs=1)
     train(second, tmp_path / "second", data_dir, callback=[lambda *_: record])
-    assert sizes[3:] == [(0, 20)]
     assert record.unmoved[2:] == [[False] * 5]
 
 
