@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from programs.small_model import one_convolution
 
-from benchmarks.interleaved import model_contenders, peers
+from benchmarks.interleaved import model_contenders
 from benchmarks.interleaved.cases import ModelCase
 from benchmarks.interleaved.model_contenders import Network
 
@@ -50,23 +50,3 @@ def test_only_training_changes_weights(monkeypatch, dtype):
     assert built[-1].input_shape == (None, 16, 16, 3)
     assert built[-1].layers[1].compute_dtype == dtype
     assert keras.mixed_precision.global_policy().name == "float32"
-
-
-# Of PyTorch for CUDA, in a process with TensorFlow.
-@pytest.mark.filterwarnings("ignore:CUDA initialization:UserWarning")
-@pytest.mark.parametrize("backward", [False, True])
-def test_timm_contender_trains_only_in_training(timm, monkeypatch, backward):
-    built = []
-
-    def compile_model(model):
-        built.append(model)
-        return model
-
-    monkeypatch.setattr("torch.compile", compile_model)
-    run = peers.build("timm_compiled/test_resnet", ModelCase(2, backward))
-    before = [parameter.detach().clone() for parameter in built[0].parameters()]
-    run()
-    changed = [
-        not a.equal(b) for a, b in zip(before, built[0].parameters(), strict=True)
-    ]
-    assert any(changed) == backward and built[0].training == backward

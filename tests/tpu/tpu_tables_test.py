@@ -5,9 +5,6 @@ import itertools
 
 import pytest
 
-from benchmarks import tpu_speeds
-from benchmarks.papers import speeds
-from lambdanet.models import zoo
 from lambdanet.tpu_estimates import chips, costs, hlo, largest_batch
 from lambdanet.tpu_estimates.check import DoesNotFit
 from lambdanet.tpu_estimates.compiler import Cache
@@ -160,33 +157,6 @@ def test_largest_batch_takes_few_compilations(start, largest):
     largest = 0
     with pytest.raises(DoesNotFit):
         largest_batch.largest_batch(check, start)
-
-
-def test_paper_speeds_beside_estimates():
-    """Of a compiler by which all models are half as fast, and one does not fit."""
-    table = speeds.TABLES["12"]
-    seconds = {row.model: 2 * table.seconds(row.printed) for row in table.rows}
-    lost = table.rows[1].model
-
-    def check(build, topology):
-        recipe, mode, batch = build.args
-        assert (topology, mode) == ("v3:2x2", table.mode)
-        assert bool(recipe.mixed_precision) == table.mixed_precision
-        if recipe.model == lost or (recipe.model == table.rows[2].model and batch > 64):
-            raise DoesNotFit("it does not fit")
-        return _fake(batch, seconds[recipe.model] * batch * 8 / 1024)
-
-    found = tpu_speeds.estimate("12", check)
-    assert tpu_speeds.rank_correlation(table, found) == pytest.approx(1)
-    slower = 2 if table.unit == "s" else 0.5
-    for place, (entry, row) in enumerate(zip(found, table.rows, strict=True)):
-        assert row.model in zoo.MODELS and entry.row == row
-        if row.model == lost:
-            assert entry.report is None and "does not fit" in entry.note
-        else:
-            ours = table.figure(entry.images_per_second)
-            assert ours == pytest.approx(row.printed * slower, rel=1e-6)
-            assert entry.report.batch == (64 if place == 2 else 128)
 
 
 def test_cache_ignores_broken_files(tmp_path):
