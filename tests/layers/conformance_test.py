@@ -44,6 +44,15 @@ def test_graphs_equal_eager_on_any_size(make):
     np.testing.assert_allclose(compiled(x), eager, atol=1e-5)
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "float64"])
+def test_declared_outputs_equal_computed_ones(make, policy):
+    layer = make(dtype=policy)
+    declared = layer(keras.Input([None, 5, 8], dtype=layer.compute_dtype))
+    computed = layer(tf.cast(images(2, 6, 5, 8), layer.compute_dtype))
+    assert declared.dtype == computed.dtype == layer.compute_dtype
+    assert tuple(declared.shape) == (None, None, 5, 8)
+
+
 def test_declared_outputs_of_pairs_and_strides_equal_traced_ones():
     x = keras.Input([None, 7, 8])
     pair = lambdanet.PooledBatchNormalization(dtype="mixed_bfloat16")(x)
