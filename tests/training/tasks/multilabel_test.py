@@ -6,6 +6,7 @@ import dataclasses
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -19,6 +20,7 @@ from training_runs import IN_FOLDERS, act_at, assert_same_run, send_sigterm
 
 from lambdanet.errors import Preempted
 from lambdanet.training.data import records
+from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.task import task_of
 from lambdanet.training.evaluate import evaluate
@@ -32,8 +34,16 @@ from lambdanet.training.train import train
 pytestmark = pytest.mark.usefixtures("small_networks")
 
 NAMES = ["red", "green", "blue"]
-RANDOM = np.random.default_rng(0)
-LABELS = np.where(RANDOM.random([96, 3]) < 0.1, np.nan, RANDOM.random([96, 3]) < 0.4)
+
+
+def draw_labels():
+    """Returns labels [96, 3], of which a tenth are unknown."""
+    random = np.random.default_rng(0)
+    is_unknown = random.random([96, 3]) < 0.1
+    return np.where(is_unknown, np.nan, random.random([96, 3]) < 0.4)
+
+
+LABELS = draw_labels()
 RECIPE = dataclasses.replace(
     IN_FOLDERS,
     task="multilabel",
@@ -137,6 +147,19 @@ def test_names_in_a_column(pictures):
     np.testing.assert_array_equal(found, np.nan_to_num(LABELS[64:])[:, [2, 1, 0]])
 
 
+def test_class_that_the_data_lack_is_unknown(pictures):
+    rows = [["file", "blue", "red", "split"]]
+    for number, (red, _, blue) in enumerate(np.nan_to_num(LABELS).astype(int)):
+        rows.append([f"{number}.png", blue, red, split_of(number)])
+    write_table(pictures / "two.csv", rows)
+    recipe = dataclasses.replace(RECIPE, labels=str(pictures / "two.csv"))
+    trained = Classes("the run", 3, NAMES)
+    dataset = Dataset.open(recipe, classes=trained, some_classes=True)
+    expected = np.nan_to_num(LABELS[64:])
+    expected[:, 1] = np.nan
+    np.testing.assert_array_equal(read_labels(dataset), expected)
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -238,6 +261,50 @@ def test_average_precision_is_that_of_scikit_learn(seed):
     assert float(metric.result()) == pytest.approx(np.mean(expected), abs=1e-5)
 
 
+def test_files_of_an_evaluation_are_those_of_scikit_learn(tmp_path):
+    labels = LABELS[64:]
+    found = np.random.default_rng(1).random([32, 3])
+    thresholds = [0.3, 0.5, 0.8]
+    (tmp_path / "best").mkdir()
+    best = json.dumps({"thresholds": thresholds})
+    (tmp_path / "best" / "best.json").write_text(best)
+    task = task_of(dataclasses.replace(RECIPE, num_classes=3))
+    result = task.measure([(logits_of(found), labels)], tmp_path)
+    loss = np.mean(MultilabelLoss(reduction=None)(labels, logits_of(found)))
+    assert result.values["loss"] == pytest.approx(float(loss), rel=1e-5)
+    files = [f"{number}.png" for number in range(32)]
+    dataset = SimpleNamespace(class_names=NAMES, eval_names=lambda: files)
+    task.write(tmp_path, dataset, result, "title")
+    with (tmp_path / "classes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for place, (row, threshold) in enumerate(zip(rows, thresholds, strict=True)):
+        known = ~np.isnan(labels[:, place])
+        label = labels[known, place]
+        score = found[known, place]
+        is_taken = score >= threshold
+        expected = {
+            "class": place,
+            "average_precision": metrics.average_precision_score(label, score),
+            "precision": metrics.precision_score(label, is_taken),
+            "recall": metrics.recall_score(label, is_taken),
+            "f1": metrics.f1_score(label, is_taken),
+            "present": label.sum(),
+            "predicted": is_taken.sum(),
+            "threshold": threshold,
+        }
+        assert row.pop("name") == NAMES[place]
+        numbers = {name: float(text) for name, text in row.items()}
+        assert numbers == pytest.approx(expected, abs=1e-4)
+    wrong = [["image", "missed", "wrong"]]
+    for file, label, is_taken in zip(files, labels, found >= thresholds, strict=True):
+        missed = ";".join(np.array(NAMES)[(label == 1) & ~is_taken])
+        other = ";".join(np.array(NAMES)[(label == 0) & is_taken])
+        if missed or other:
+            wrong.append([file, missed, other])
+    with (tmp_path / "wrong.csv").open() as file:
+        assert list(csv.reader(file)) == wrong
+
+
 @pytest.mark.slow
 def test_stopped_run_resumes_to_same_weights(run, recipe, tmp_path, monkeypatch):
     """Stopped within an epoch, with the counts of its metric, and in the evaluation of the next."""
@@ -263,11 +330,9 @@ ON_TENSORFLOW = pytest.mark.skipif(
 
 @ON_TENSORFLOW
 @pytest.mark.slow
-def test_evaluation_is_that_of_scikit_learn(run, recipe, served, pictures, tmp_path):
-    from lambdanet.training.serving import export_runtimes
-    from lambdanet.training.serving.predict import predict
-
-    result = evaluate(run, out=tmp_path)
+def test_evaluation_is_that_of_scikit_learn(run, served, pictures):
+    """Of the probabilities of its export, which is present from the thresholds of the best epoch on."""
+    result = evaluate(run)
     signatures = tf.saved_model.load(served).signatures
     images = [(pictures / f"{number}.png").read_bytes() for number in range(64, 96)]
     outputs = signatures["serving_bytes"](image_bytes=tf.constant(images))
@@ -280,27 +345,24 @@ def test_evaluation_is_that_of_scikit_learn(run, recipe, served, pictures, tmp_p
         score = found[known, place]
         expected.append(metrics.average_precision_score(label, score))
     assert result["average_precision"] == pytest.approx(np.mean(expected))
-    loss = float(np.mean(MultilabelLoss(reduction=None)(labels, logits_of(found))))
-    assert result["loss"] == pytest.approx(loss, rel=1e-3)
-    thresholds = task_of(recipe).thresholds(run)
-    assert result["thresholds"] == thresholds
-    is_present = found >= np.float32(thresholds)
+    best = json.loads((run / "best" / "best.json").read_text())
+    assert result["thresholds"] == best["thresholds"]
+    is_present = found >= np.float32(best["thresholds"])
     np.testing.assert_array_equal(outputs["is_present"], is_present)
-    with (tmp_path / "classes.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    scores = [metrics.f1_score(labels[known, 2], is_present[known, 2])]
-    assert float(rows[2]["f1"]) == pytest.approx(scores[0], abs=1e-4)
 
-    paths = [pictures / "64.png", pictures / "65.png"]
-    for number, result in enumerate(predict(served, paths)):
-        chosen = np.flatnonzero(is_present[number])
-        assert result["present"] == [NAMES[place] for place in chosen]
+
+@ON_TENSORFLOW
+@pytest.mark.slow
+def test_runtimes_get_probabilities_and_thresholds(run, tmp_path):
+    from lambdanet.training.serving import export_runtimes
+
     with refused("calibrate must be False for the task 'multilabel', got True"):
-        export_runtimes.export(run, tmp_path / "onnx", calibrate=True)
-    parity = export_runtimes.export(run, tmp_path / "onnx", format="onnx")
+        export_runtimes.export(run, tmp_path, calibrate=True)
+    parity = export_runtimes.export(run, tmp_path, format="onnx")
     assert parity.accuracies is None and parity.probability_difference < 1e-5
-    lines = (tmp_path / "onnx" / export_runtimes.THRESHOLDS).read_text().split()
-    np.testing.assert_allclose(list(map(float, lines)), thresholds)
+    lines = (tmp_path / export_runtimes.THRESHOLDS).read_text().split()
+    best = json.loads((run / "best" / "best.json").read_text())
+    np.testing.assert_allclose(list(map(float, lines)), best["thresholds"])
 
 
 @ON_TENSORFLOW
@@ -315,6 +377,10 @@ def test_other_commands_know_what_is_present(served, pictures, tmp_path, capsys)
 
     paths = [str(pictures / "65.png")]
     (result,) = predict(served, paths)
+    signature = tf.saved_model.load(served).signatures["serving_default"]
+    image = np.array(keras.utils.load_img(paths[0]))[np.newaxis]
+    (is_present,) = signature(images=image)["is_present"].numpy()
+    assert result["present"] == list(np.array(NAMES)[is_present])
     predictions = predict_files(served, paths, tmp_path, "jsonl")
     line = Path(predictions.files[0]).read_text()
     assert json.loads(line)["present"] == result["present"]

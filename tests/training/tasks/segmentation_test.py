@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks: what is read, their windows, loss and metric, and a run up to its predictions."""
+"""Masks: what is read, their loss and metric, and a run up to its predictions."""
 
 import csv
 import dataclasses
 import shutil
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 from refusals import refused
-from training_runs import IN_FOLDERS, act_at, assert_same_run, send_sigterm
+from training_runs import IN_FOLDERS, act_at, assert_same_run, send_sigterm, write_run
 
+import lambdanet
 from lambdanet.errors import Preempted
-from lambdanet.training.data import mask_view
+from lambdanet.training.data import preprocess
+from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.task import task_of
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.tasks.segmentation import MaskIoU, MaskLoss
 from lambdanet.training.train import train
@@ -24,7 +27,6 @@ pytestmark = pytest.mark.usefixtures("two_blocks")
 
 COLORS = np.array([[40, 40, 40], [220, 30, 30], [30, 220, 30], [30, 30, 220]], np.uint8)
 NAMES = ["background", "red", "green", "blue"]
-RANDOM = np.random.default_rng(0)
 RECIPE = dataclasses.replace(
     IN_FOLDERS,
     task="segmentation",
@@ -38,11 +40,11 @@ RECIPE = dataclasses.replace(
 )
 
 
-def draw_mask(height, width):
+def draw_mask(random, height, width):
     """Returns rectangles of all classes, with a frame that is ignored."""
     mask = np.zeros([height, width], np.uint8)
     for number in (1, 2, 3):
-        top, left = RANDOM.integers(0, [height - 8, width - 8])
+        top, left = random.integers(0, [height - 8, width - 8])
         mask[top : top + 8, left : left + 8] = number
     mask[0] = 255
     return mask
@@ -52,11 +54,12 @@ def draw_mask(height, width):
 def pictures(tmp_path_factory):
     """Pictures of two sizes, 32 and 12 of them, of which each class has a color; masks have a palette."""
     root = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
     for split, count in (("train", 32), ("validation", 12)):
         for folder in ("images", "masks"):
             (root / split / folder).mkdir(parents=True)
         for number in range(count):
-            mask = draw_mask(24, 20 + 8 * (number % 2))
+            mask = draw_mask(random, 24, 20 + 8 * (number % 2))
             picture = Image.fromarray(COLORS[mask % 255])
             picture.save(root / split / "images" / f"{number}.png")
             palette = Image.fromarray(mask)
@@ -75,24 +78,6 @@ def run(pictures, tmp_path_factory):
 
 def read_mask(path):
     return np.asarray(Image.open(path))
-
-
-@pytest.mark.parametrize("augmentation", mask_view.AUGMENTATIONS)
-def test_mask_goes_where_its_picture_goes(augmentation):
-    """The colors of pixels are those of their classes, but where two are interpolated."""
-    mask = draw_mask(50, 40)
-    flipped = False
-    for seed in range(12):
-        picture, labels = mask_view.window(
-            COLORS[mask % 255], mask, 32, augmentation, tf.constant([0, seed], tf.int64)
-        )
-        known = labels.numpy() != 255
-        expected = COLORS[labels.numpy()[known]].astype(int)
-        near = abs(picture.numpy()[known] - expected).max(-1) <= 1
-        central = augmentation in ("none", "flip")
-        assert near.mean() == 1 if central else near.mean() > 0.75
-        flipped |= not np.array_equal(labels, mask[9:41, 4:36])
-    assert flipped == (augmentation != "none")
 
 
 def test_whole_pictures_and_held_out_ones(pictures, tmp_path, capsys):
@@ -153,7 +138,7 @@ def test_table_of_masks(pictures, tmp_path):
         ("rgb", "mask '.*' must be a PNG of numbers, .* got 'PNG RGB"),
         ("binary", "masks of 'validation' must be numbers of classes; 255 is ignored"),
         ("missing", "mask of '.*0.png' must be the file '.*masks/0.png', got 'none'"),
-        ("names", "classes.txt"),
+        ("names", "'.*pictures/classes.txt' does not exist"),
     ],
 )
 def test_mistakes(kind, message, pictures, tmp_path):
@@ -180,20 +165,37 @@ def test_mistakes(kind, message, pictures, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("mixup_alpha", 1.0), ("loss", "binary_cross_entropy"), ("task", "multilabel")],
+    ("field", "value", "message"),
+    [
+        ("mixup_alpha", 1.0, "mixup_alpha must be left out with the task segm"),
+        (
+            "loss",
+            "binary_cross_entropy",
+            "loss must be cross_entropy or dice or .* got .bin",
+        ),
+        ("task", "multilabel", "loss must be binary_cross_entropy with the task multi"),
+    ],
 )
-def test_fields_of_other_tasks_are_rejected(field, value):
-    with refused("must be"):
+def test_fields_of_other_tasks_are_rejected(field, value, message):
+    with refused(message):
         dataclasses.replace(RECIPE, **{field: value})
+
+
+def test_classes_in_another_order_are_refused(pictures):
+    """The numbers in masks stay those of the lines of classes.txt."""
+    trained = Classes("the run", 4, NAMES[::-1])
+    dataset = Dataset.open(RECIPE, str(pictures), classes=trained, some_classes=True)
+    with refused("classes.txt in .* must be the classes of the run in their order"):
+        dataset.eval(whole=True)
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "dice", "cross_entropy_dice"])
 def test_loss_is_that_of_a_loop_over_pixels(loss):
-    labels = RANDOM.integers(0, 3, [3, 4, 5])
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, [3, 4, 5])
     labels[0, :2] = 255
     labels[2] = 255
-    logits = RANDOM.normal(size=[3, 4, 5, 3]).astype(np.float32)
+    logits = random.normal(size=[3, 4, 5, 3]).astype(np.float32)
     weights = np.array([1.0, 2.0, 0.5])
     function = MaskLoss(0.1, weights, loss, reduction=None)
     found = keras.ops.convert_to_numpy(function(labels, logits))
@@ -219,9 +221,10 @@ def test_loss_is_that_of_a_loop_over_pixels(loss):
 
 
 def test_iou_is_that_of_a_confusion_matrix():
-    labels = RANDOM.integers(0, 3, [6, 4, 5])
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, [6, 4, 5])
     labels[:, 0] = 255
-    logits = RANDOM.normal(size=[6, 4, 5, 4]).astype(np.float32)
+    logits = random.normal(size=[6, 4, 5, 4]).astype(np.float32)
     metric = MaskIoU(4)
     weights = np.array([1.5, 1.5, 0.0])
     for part in np.split(np.arange(6), 2):
@@ -234,6 +237,31 @@ def test_iou_is_that_of_a_confusion_matrix():
         b = (found == number) & (labels[kept] != 255)
         scores.append(np.sum(a & b) / np.sum(a | b))
     assert float(metric.result()) == pytest.approx(np.mean(scores))
+
+
+def test_measures_are_a_count_by_hand(tmp_path):
+    """Of two pictures, with a pixel that is ignored in each, and a class that is in none."""
+    task = task_of(dataclasses.replace(RECIPE, num_classes=4))
+    masks = ([[[0, 0, 1], [1, 2, 255]]], [[[0, 1], [2, 255]]])
+    found = ([[[0, 1, 1], [1, 2, 0]]], [[[0, 2], [2, 3]]])
+    logits = [2 * np.eye(4)[np.array(classes)] for classes in found]
+    result = task.measure(zip(logits, map(np.array, masks), strict=True), tmp_path)
+    scores = [2 / 3, 2 / 4, 2 / 3]
+    assert result.values == pytest.approx(
+        {
+            "examples": 2,
+            "mean_iou": np.mean(scores),
+            # Six of eight pixels are right.
+            "loss": np.log(np.exp(2) + 3) - 2 * 6 / 8,
+        }
+    )
+    task.write(tmp_path, SimpleNamespace(class_names=NAMES), result, "title")
+    with (tmp_path / "classes.csv").open() as file:
+        rows = [list(row.values()) for row in csv.DictReader(file)]
+    expected = zip("0123", NAMES, [*scores, np.nan], "3320", strict=True)
+    for row, (number, name, score, pixels) in zip(rows, expected, strict=True):
+        iou = pytest.approx(score, nan_ok=True)
+        assert [*row[:2], float(row[2]), row[3]] == [number, name, iou, pixels]
 
 
 @pytest.mark.slow
@@ -249,6 +277,52 @@ def test_stopped_run_resumes_to_same_weights(run, pictures, tmp_path, monkeypatc
 ON_TENSORFLOW = pytest.mark.skipif(
     keras.config.backend() == "jax", reason="exports need TensorFlow"
 )
+
+
+def segmenter_of_windows(name, num_classes, **_):
+    """A network that sees all of its window, in each of which its logits are others."""
+    images = keras.Input([None, None, 3])
+    large = keras.initializers.RandomNormal(stddev=2.0, seed=1)
+    mean = keras.layers.GlobalAveragePooling2D(keepdims=True)(images)
+    x = keras.layers.Conv2D(num_classes, 3, padding="same", name="near")(images)
+    x += keras.layers.Dense(num_classes, kernel_initializer=large, name="far")(mean)
+    return keras.Model(images, x)
+
+
+@ON_TENSORFLOW
+def test_windows_are_joined_by_their_logits(tmp_path, monkeypatch):
+    """In evaluation and in predictions, with their overlap, as by `sliding_window` of the network."""
+    from lambdanet.training.serving import exported_model, predict, saved_model
+
+    random = np.random.default_rng(0)
+    shades = np.linspace(0, 200, 112)[:, np.newaxis] * [1, 0.5, 0.2]
+    image = (shades + random.integers(0, 56, [80, 112, 3])).astype(np.uint8)
+    mask = random.integers(0, 4, [80, 112], np.uint8)
+    for split in ("train", "validation"):
+        for folder, pixels in (("images", image), ("masks", mask)):
+            (tmp_path / split / folder).mkdir(parents=True)
+            Image.fromarray(pixels).save(tmp_path / split / folder / "0.png")
+    names = tmp_path / "classes.txt"
+    names.write_text("\n".join(NAMES))
+    monkeypatch.setattr("lambdanet.models.deeplab.create_deeplab", segmenter_of_windows)
+    recipe = dataclasses.replace(RECIPE, num_classes=4)
+    model = write_run(tmp_path / "run", recipe, NAMES, str(tmp_path))
+    inputs = np.float32((image[np.newaxis] / 255 - 0.5) / 0.25)
+    windows = {"window": 72, "overlap": 16}
+    logits = lambdanet.sliding_window(model, inputs, **windows)[0]
+    chosen = np.take_along_axis(logits, mask[..., np.newaxis], -1)[..., 0]
+    loss = np.mean(np.logaddexp.reduce(logits, -1) - chosen)
+    assert evaluate(tmp_path / "run", **windows)["loss"] == pytest.approx(loss)
+
+    module = saved_model.SegmenterModule(
+        model, preprocess.of_recipe(recipe), NAMES, str(names)
+    )
+    signatures = {"serving_default": module.serve_images}
+    served = exported_model.ExportedModel(signatures, NAMES, has_masks=True)
+    monkeypatch.setattr(predict, "load_classifier", lambda *_, **__: served)
+    path = tmp_path / "train" / "images" / "0.png"
+    (found,) = predict.predict("served", path, **windows)
+    np.testing.assert_array_equal(found["mask"], logits.argmax(-1))
 
 
 @pytest.fixture(scope="module")
@@ -276,20 +350,16 @@ def test_evaluation_export_and_prediction_agree(run, served, pictures, tmp_path)
     right = np.diagonal(matrix)
     scores = right / (matrix.sum(0) + matrix.sum(1) - right)
     assert result["mean_iou"] == pytest.approx(np.mean(scores))
-    with (tmp_path / "classes.csv").open() as table:
-        written = [float(row["iou"]) for row in csv.DictReader(table)]
-    np.testing.assert_allclose(written, scores)
     assert len(list((tmp_path / "found").glob("*_overlay.png"))) == 12
     # A window that is larger than the pictures.
     assert evaluate(run, window=128) == pytest.approx(result)
-    (shares,) = predict(served, images / "0.png", window=64, overlap=32)
-    assert sum(share for _, share in shares["top"]) == pytest.approx(1)
     parity = export_runtimes.export(run, tmp_path / "lite", format="litert")
     assert parity.num_images == 8 * 16 * 16
     assert parity.num_equal == parity.num_images
 
 
 @ON_TENSORFLOW
+@pytest.mark.slow
 def test_masks_and_windows_are_refused_elsewhere(run, served, pictures, color_teacher):
     from lambdanet.explain.pictures import Explainer
     from lambdanet.training.serving.exported_model import load_classifier
