@@ -42,6 +42,23 @@ def test_windows_are_the_whole(size, window, overlap):
     assert (np.abs(near - expected).max() > 1e-3) == (max(size) > 24)
 
 
+def sums_of_cells(inputs):
+    """Sums of inputs [b, length, c] over each cell of 4 positions and the cells beside it."""
+    length = inputs.shape[1]
+    padded = np.pad(inputs, [(0, 0), (4, 4 + -length % 4), (0, 0)])
+    cells = padded.reshape(len(inputs), -1, 4, inputs.shape[-1]).sum(2)
+    sums = cells[:, :-2] + cells[:, 1:-1] + cells[:, 2:]
+    return np.repeat(sums, 4, axis=1)[:, :length]
+
+
+@pytest.mark.parametrize(("window", "overlap"), [(24, 8), (22, 12)])
+def test_half_of_the_overlap_is_just_enough(window, overlap):
+    """A window of 22 cuts its last cell, so its last 6 outputs differ; else 4 at each end."""
+    inputs = np.random.default_rng(0).normal(size=[2, 61, 3]).astype(np.float32)
+    found = lambdanet.sliding_window(sums_of_cells, inputs, window, overlap, multiple=4)
+    np.testing.assert_allclose(found, sums_of_cells(inputs), atol=1e-5)
+
+
 def test_windows_that_do_not_fit():
     inputs = np.zeros([1, 32, 32, 2], np.float32)
     with refused("overlap must be from 0 to window - multiple, 14"):

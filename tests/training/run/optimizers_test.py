@@ -150,6 +150,30 @@ def test_adaptive_clip_equals_timm(timm):
         assert np.any(got != gradient)
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "axes"),
+    [
+        ("conv/kernel", (3, 3, 2, 4), (0, 1, 2)),
+        ("conv/depthwise_kernel", (3, 3, 4, 2), (0, 1)),
+        ("query/kernel", (5, 4), (0,)),
+        ("norm/gamma", (6,), (0,)),
+        ("cls/cls", (1, 1, 6), (0, 1, 2)),
+    ],
+)
+def test_adaptive_clip_is_by_output_channel(name, shape, axes):
+    random = np.random.default_rng(0)
+    weights = random.normal(size=shape).astype("f")
+    gradient = random.normal(size=shape).astype("f")
+    norms = [
+        np.sqrt(np.sum(np.square(x), axes, keepdims=True)) for x in (weights, gradient)
+    ]
+    # Below the median, a part of the channels is clipped.
+    limit = float(np.median(norms[1] / norms[0])) * 0.99
+    expected = gradient * np.minimum(1, limit * norms[0] / norms[1])
+    found = optimizers.adaptive_clip(limit)(gradient, _variable(name, weights))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_adaptive_clip_leaves_classifier():
     kernel, _, bias = _step(momentum=0, learning_rate=1)
     clipped, _, same = _step(momentum=0, learning_rate=1, clip_adaptive=1e-4)
