@@ -37,9 +37,6 @@ def test_windows_are_the_whole(size, window, overlap):
     found = lambdanet.sliding_window(model, inputs, window, overlap, multiple=2)
     expected = model.predict_on_batch(inputs)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    # With a smaller margin than the network sees, they differ.
-    near = lambdanet.sliding_window(model, inputs, window, 2, multiple=2)
-    assert (np.abs(near - expected).max() > 1e-3) == (max(size) > 24)
 
 
 def sums_of_cells(inputs):

@@ -43,21 +43,6 @@ def test_emoji_in_name_gives_no_warning():
     assert confusion.draw(LABELS, PREDICTED, ["cat \N{CAT FACE}", *NAMES[1:]], "title")
 
 
-def test_reliability_is_accuracy_by_confidence(monkeypatch):
-    monkeypatch.setattr(confusion, "_png", lambda figure: figure)
-    confidences = np.array([0.55, 0.57, 0.9, 0.91, 0.92])
-    is_correct = np.array([True, False, True, True, False])
-    axes, counts = confusion.draw_reliability(confidences, is_correct, "title").axes
-    # The first line is that of perfect calibration.
-    points = axes.lines[1].get_xydata()
-    np.testing.assert_allclose(points, [[0.56, 0.5], [0.91, 2 / 3]])
-    heights = [bar.get_height() for bar in counts.patches]
-    assert [(i, height) for i, height in enumerate(heights) if height] == [
-        (8, 2),
-        (13, 3),
-    ]
-
-
 @pytest.mark.parametrize("classes", [2, 60, 2500])
 def test_picture_has_cell_per_predicted_class(classes):
     labels = np.arange(classes)

@@ -331,24 +331,21 @@ ON_TENSORFLOW = pytest.mark.skipif(
 @ON_TENSORFLOW
 @pytest.mark.slow
 def test_evaluation_is_that_of_scikit_learn(run, served, pictures):
-    """Of the probabilities of its export, which is present from the thresholds of the best epoch on."""
+    """Its export has the same thresholds, those of the best epoch."""
     result = evaluate(run)
+    best = json.loads((run / "best" / "best.json").read_text())
+    assert result["thresholds"] == best["thresholds"]
     signatures = tf.saved_model.load(served).signatures
     images = [(pictures / f"{number}.png").read_bytes() for number in range(64, 96)]
     outputs = signatures["serving_bytes"](image_bytes=tf.constant(images))
-    labels = LABELS[64:]
     found = outputs["probabilities"].numpy()
-    expected = []
-    for place in range(3):
-        known = ~np.isnan(labels[:, place])
-        label = labels[known, place]
-        score = found[known, place]
-        expected.append(metrics.average_precision_score(label, score))
-    assert result["average_precision"] == pytest.approx(np.mean(expected))
-    best = json.loads((run / "best" / "best.json").read_text())
-    assert result["thresholds"] == best["thresholds"]
     is_present = found >= np.float32(best["thresholds"])
     np.testing.assert_array_equal(outputs["is_present"], is_present)
+    expected = []
+    for label, score in zip(LABELS[64:].T, found.T, strict=True):
+        known = ~np.isnan(label)
+        expected.append(metrics.average_precision_score(label[known], score[known]))
+    assert result["average_precision"] == pytest.approx(np.mean(expected))
 
 
 @ON_TENSORFLOW
