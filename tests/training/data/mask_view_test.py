@@ -62,12 +62,12 @@ def test_windows_are_similarities_within_limits(augmentation):
     way = middle - [(WIDTH - 1) / 2, (HEIGHT - 1) / 2]
     free = [WIDTH, HEIGHT] - SIZE * np.exp(zooms)[:, np.newaxis]
     shares = way / (free / 2)
-    for values, limit in (
-        (angles, limits.turn),
-        (zooms, np.log(limits.scale)),
-        (shares[:, 0], limits.moves),
-        (shares[:, 1], limits.moves),
+    for values, limit, tolerance in (
+        (angles, limits.turn, 0.01),
+        (zooms, np.log(limits.scale), 0.01),
+        (shares[:, 0], limits.moves, 0.05),
+        (shares[:, 1], limits.moves, 0.05),
     ):
-        assert abs(values).max() <= 1.03 * limit + 0.02
-        assert values.min() <= 0.02 - 0.9 * limit
-        assert values.max() >= 0.9 * limit - 0.02
+        assert abs(values).max() <= limit + tolerance
+        assert values.min() <= tolerance - 0.9 * limit
+        assert values.max() >= 0.9 * limit - tolerance
