@@ -3,7 +3,6 @@
 
 import dataclasses
 import shutil
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -16,7 +15,6 @@ from training_runs import IN_FOLDERS, act_at, assert_same_run, send_sigterm, wri
 import lambdanet
 from lambdanet.errors import Preempted
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.task import task_of
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.tasks.segmentation import MaskIoU, MaskLoss
 from lambdanet.training.train import train
@@ -229,19 +227,39 @@ def test_iou_is_that_of_a_confusion_matrix():
     assert float(metric.result()) == pytest.approx(np.mean(scores))
 
 
-def test_measures_are_a_count_by_hand(tmp_path):
+def write_pictures(root, images, masks):
+    """Writes the same pictures for training and validation."""
+    for split in ("train", "validation"):
+        for folder, arrays in (("images", images), ("masks", masks)):
+            (root / split / folder).mkdir(parents=True)
+            for number, array in enumerate(arrays):
+                file = root / split / folder / f"{number}.png"
+                Image.fromarray(np.uint8(array)).save(file)
+    (root / "classes.txt").write_text("\n".join(NAMES))
+
+
+def segmenter_of_colors(name, num_classes, **_):
+    """A network without weights: the logits are red, green, blue and those of black."""
+    images = keras.Input([None, None, 3])
+    black = 0 * images[..., :1] - 2
+    return keras.Model(images, keras.ops.concatenate([images, black], -1))
+
+
+def test_evaluation_is_a_count_by_hand(tmp_path, monkeypatch):
     """Of two pictures, with a pixel that is ignored in each, and a class that is in none."""
-    task = task_of(dataclasses.replace(RECIPE, num_classes=4))
-    masks = ([[[0, 0, 1], [1, 2, 255]]], [[[0, 1], [2, 255]]])
-    found = ([[[0, 1, 1], [1, 2, 0]]], [[[0, 2], [2, 3]]])
-    logits = [2 * np.eye(4)[np.array(classes)] for classes in found]
-    result = task.measure(zip(logits, map(np.array, masks), strict=True), tmp_path)
-    # Six of eight pixels are right.
-    loss = np.log(np.exp(2) + 3) - 2 * 6 / 8
-    expected = {"examples": 2, "mean_iou": (2 / 3 + 2 / 4 + 2 / 3) / 3, "loss": loss}
-    assert result.values == pytest.approx(expected)
-    task.write(tmp_path, SimpleNamespace(class_names=NAMES), result, "title")
-    assert (tmp_path / "classes.csv").read_text().split() == [
+    masks = ([[0, 0, 1], [1, 2, 255]], [[0, 1], [2, 255]])
+    found = ([[0, 1, 1], [1, 2, 0]], [[0, 2], [2, 1]])
+    images = [255 * np.eye(3)[np.array(classes)] for classes in found]
+    write_pictures(tmp_path, images, masks)
+    monkeypatch.setattr("lambdanet.models.deeplab.create_deeplab", segmenter_of_colors)
+    recipe = dataclasses.replace(RECIPE, num_classes=4)
+    write_run(tmp_path / "run", recipe, NAMES, str(tmp_path))
+    result = evaluate(tmp_path / "run", out=tmp_path / "out")
+    assert result["mean_iou"] == pytest.approx((2 / 3 + 2 / 4 + 2 / 3) / 3)
+    # The logits are 2 and -2; six of eight pixels are right.
+    loss = np.log(np.exp(2) + 3 * np.exp(-2)) - (6 * 2 - 2 * 2) / 8
+    assert result["loss"] == pytest.approx(loss, rel=1e-5)
+    assert (tmp_path / "out" / "classes.csv").read_text().split() == [
         "class,name,iou,pixels",
         f"0,background,{2 / 3},3",
         f"1,red,{2 / 4},3",
@@ -286,11 +304,7 @@ def test_windows_are_joined_by_their_logits(windows, tmp_path, monkeypatch):
     shades = np.linspace(0, 200, 112)[:, np.newaxis] * [1, 0.5, 0.2]
     image = (shades + random.integers(0, 56, [80, 112, 3])).astype(np.uint8)
     mask = random.integers(0, 4, [80, 112], np.uint8)
-    for split in ("train", "validation"):
-        for folder, pixels in (("images", image), ("masks", mask)):
-            (tmp_path / split / folder).mkdir(parents=True)
-            Image.fromarray(pixels).save(tmp_path / split / folder / "0.png")
-    (tmp_path / "classes.txt").write_text("\n".join(NAMES))
+    write_pictures(tmp_path, [image], [mask])
     monkeypatch.setattr("lambdanet.models.deeplab.create_deeplab", segmenter_of_windows)
     recipe = dataclasses.replace(RECIPE, num_classes=4)
     run = tmp_path / "run"
