@@ -222,6 +222,7 @@ def test_records_with_lists(tmp_path, pictures):
     assert len(dataset.bad_records.names) == 2
 
 
+@pytest.mark.jax
 def test_loss_is_the_mean_over_known_classes():
     logits = np.random.default_rng(1).normal(size=[96, 3]).astype(np.float32)
     weights = np.array([1.0, 2.0, 0.5])
@@ -237,6 +238,7 @@ def test_loss_is_the_mean_over_known_classes():
     assert copy.get_config() == loss.get_config()
 
 
+@pytest.mark.jax
 @pytest.mark.parametrize("seed", range(4))
 def test_average_precision_is_that_of_scikit_learn(seed):
     """Of probabilities that are the middles of bins, with images of weight 0 and one class never present."""
@@ -305,6 +307,7 @@ def test_files_of_an_evaluation_are_those_of_scikit_learn(tmp_path):
         assert list(csv.reader(file)) == wrong
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_stopped_run_resumes_to_same_weights(run, recipe, tmp_path, monkeypatch):
     """Stopped within an epoch, with the counts of its metric, and in the evaluation of the next."""

@@ -177,6 +177,7 @@ def test_fields_of_other_tasks_are_rejected(field, value, message):
         dataclasses.replace(RECIPE, **{field: value})
 
 
+@pytest.mark.jax
 @pytest.mark.parametrize("loss", ["cross_entropy", "dice", "cross_entropy_dice"])
 def test_loss_is_that_of_a_loop_over_pixels(loss):
     random = np.random.default_rng(0)
@@ -208,6 +209,7 @@ def test_loss_is_that_of_a_loop_over_pixels(loss):
     assert MaskLoss.from_config(function.get_config()).get_config()["loss"] == loss
 
 
+@pytest.mark.jax
 def test_iou_is_that_of_a_confusion_matrix():
     random = np.random.default_rng(0)
     labels = random.integers(0, 3, [6, 4, 5])
@@ -268,6 +270,7 @@ def test_evaluation_is_a_count_by_hand(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.jax
 @pytest.mark.slow
 def test_stopped_run_resumes_to_same_weights(run, pictures, tmp_path, monkeypatch):
     for event, steps in (("on_train_batch_end", [2]), ("on_test_batch_end", [8])):
