@@ -86,6 +86,8 @@ def find_columns(names: Sequence[str], trained: Sequence[str]) -> list[int | Non
 def read_names(path: str | Path) -> list[str]:
     """Returns the lines of a file in UTF-8, with or without a byte order mark, ended by newlines alone.
 
+    Empty lines at the end are ignored.
+
     Raises:
       InputError: the file cannot be read, or names are repeated.
     """
@@ -93,7 +95,7 @@ def read_names(path: str | Path) -> list[str]:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
-    names = text.removesuffix("\n").split("\n")
+    names = text.rstrip("\n").split("\n")
     check_different(names, repr(str(path)))
     return names
 
@@ -111,7 +113,7 @@ def read_class_map(path: str | Path) -> list[str]:
       InputError: the file cannot be read, or names are blank or repeated.
     """
     names = [name.strip() for name in read_names(Path(path).expanduser())]
-    check_names(names, f"class_map {str(path)!r}")
+    check_names(names, repr(str(path)))
     return names
 
 

@@ -31,7 +31,7 @@ from lambdanet.training.data.class_names import (
     is_utf8,
     normalized,
 )
-from lambdanet.training.data.image_files import find_copies
+from lambdanet.training.data.image_files import file_size, find_copies
 from lambdanet.training.data.records import RecordsSource
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source
 from lambdanet.training.data.task import Task, task_of
@@ -214,7 +214,7 @@ class Dataset:
         """Finds errors before training starts, and prints files that are left out, and copies of pictures.
 
         Args:
-          compare: whether to look for copies, of a picture in two classes or splits.
+          compare: whether to look for copies, of a picture with two labels or in two splits.
 
         Raises:
           InputError: a split is missing or too small, also that of `evaluate`, too many files are no
@@ -237,7 +237,8 @@ class Dataset:
                 flush=True,
             )
         places = {
-            path: (split, label)
+            # Equal masks are files of one size.
+            path: (split, file_size(label) if isinstance(label, str) else label)
             for split in (*splits, train)
             for path, label in self.source.files(split)
         }
@@ -245,8 +246,8 @@ class Dataset:
         if copies:
             names = ", ".join(map(repr, copies[:MAX_NAMED]))
             print(
-                f"{len(copies)} pictures are in two classes or splits, such as {names}: the accuracy says "
-                "less",
+                f"{len(copies)} pictures have two labels or are in two splits, such as {names}: the accuracy "
+                "says less",
                 flush=True,
             )
 

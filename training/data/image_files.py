@@ -240,10 +240,29 @@ def fingerprint(files: Sequence[tuple[str, Any]]) -> str:
     """Returns a digest of the names, labels and sizes of files, which may be in another folder later.
 
     Args:
-      files: their paths and labels.
+      files: their paths and labels; of a label that is a file, the name counts (`describe_content`).
     """
-    rows = [(os.path.basename(path), label, _size(path)) for path, label in files]
+    rows = []
+    for path, label in files:
+        name = os.path.basename(label) if isinstance(label, str) else label
+        rows.append((os.path.basename(path), name, file_size(path)))
     return hashlib.sha256(repr(rows).encode()).hexdigest()
+
+
+def describe_content(path: str, known: Mapping[str, list[str]]) -> list[str]:
+    """Returns the real path of a file, its size and times, and a digest of its content.
+
+    Args:
+      path: the path of the file.
+      known: what was returned before, by the real path; with the same size and times, the file is not read.
+    """
+    path = os.path.realpath(path)
+    status = os.stat(path)
+    # A copy may keep the time of the content, but not that of the entry.
+    stamp = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+    if path in known and stamp in known[path]:
+        return known[path]
+    return [path, stamp, hashlib.sha256(Path(path).read_bytes()).hexdigest()]
 
 
 def find_copies(places: Mapping[str, object]) -> list[str]:
@@ -255,7 +274,7 @@ def find_copies(places: Mapping[str, object]) -> list[str]:
     Args:
       places: the paths of files, and the place of each, such as its split and class.
     """
-    sizes = {path: _size(path) for path in places}
+    sizes = {path: file_size(path) for path in places}
     numbers = Counter(sizes.values())
     groups: dict[tuple[int, bytes], list[str]] = {}
     for path, size in sizes.items():
@@ -271,6 +290,6 @@ def find_copies(places: Mapping[str, object]) -> list[str]:
     return copies
 
 
-def _size(path: str) -> int:
+def file_size(path: str) -> int:
     """Returns the size of a file in bytes; 0 where it cannot be read."""
     return os.path.getsize(path) if os.access(path, os.R_OK) else 0

@@ -178,6 +178,11 @@ class MultilabelRecords(RecordsSource):
         with tf.control_dependencies([tf.debugging.Assert(is_valid, [found])]):
             return tf.identity(labels)
 
+    def check_readable(self, split: str) -> None:
+        labels = self.examples(split, None).map(self.label).ignore_errors()
+        if not any(label.any() for label in labels.as_numpy_iterator()):
+            raise InputError(f"no picture of split {split!r} has a class")
+
 
 def parse_field(
     example: Example, field: str, shape: list[int], dtype: tf.DType
@@ -188,16 +193,23 @@ def parse_field(
 
 
 def find_splits(root: Path) -> dict[str, list[Path]]:
-    """Returns the files of each split, in order; `InputError` where one is missing."""
+    """Returns the files of each split, in order; `InputError` where one is missing, or of another set."""
     found: dict[str, dict[int, Path]] = {}
     totals: dict[str, int] = {}
     for path in sorted(root.iterdir()):
         match = _FILE.fullmatch(path.name)
         if match and not path.name.startswith("."):
-            found.setdefault(match["split"], {})[int(match["index"])] = path
-            totals[match["split"]] = max(
-                totals.get(match["split"], 0), int(match["count"])
-            )
+            split = match["split"]
+            count = int(match["count"])
+            files = found.setdefault(split, {})
+            other = files.setdefault(int(match["index"]), path)
+            if totals.setdefault(split, count) != count:
+                other = next(iter(files.values()))
+            if other != path:
+                raise InputError(
+                    f"split {split!r} in {str(root)!r} has {other.name!r} and {path.name!r}: files of two "
+                    "conversions, of which one has to be moved"
+                )
     for split, files in found.items():
         missing = [index for index in range(totals[split]) if index not in files]
         if missing:

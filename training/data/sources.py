@@ -100,7 +100,10 @@ class Source(Protocol):
         return
 
     def files(self, split: str) -> list[tuple[str, Any]]:
-        """Returns the path and label of each picture file; none where images are in other files."""
+        """Returns the path and label of each picture file; none where images are in other files.
+
+        A label that is a text is the path of a file.
+        """
         return []
 
     def check_on_disk(self) -> None:

@@ -12,7 +12,9 @@ repeated, but a file has one label, and is not both in the splits of training an
 
 import functools
 import os
+import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,8 +30,15 @@ from lambdanet.training.data.folder import PictureFiles
 COLUMNS = ("file", "label", "split")
 
 
-# Or "07" would become the number 7.
-TEXTS = {name: pyarrow.string() for name in (*COLUMNS, "labels", "mask")}
+# Or "07" would become the number 7. A space follows the comma in some tables.
+TEXTS = {
+    f"{space}{name}": pyarrow.string()
+    for name in (*COLUMNS, "labels", "mask")
+    for space in ("", " ")
+}
+# In `labels`, by mistake, and around names.
+SEPARATORS = r"[,|;\[\]'\"]"
+INDEX = ("", "Unnamed: 0", "__index_level_0__")  # columns of pandas
 
 
 # What a column of a class may say.
@@ -125,8 +134,9 @@ class MultilabelTable(TableSource):
         names = table.column_names
         self._columns = [name for name in names if name not in ("file", "split")]
         has_columns = {"file", "split"} <= set(names) and len(set(names)) == len(names)
+        has_columns &= set(INDEX).isdisjoint(names)
         if not has_columns or ("labels" in names and len(names) > 3):
-            accepted = "file, split, and either labels or one for each class"
+            accepted = "file, split, and either labels or one for each class, and no index of pandas"
             raise invalid(
                 f"columns of {self._table!r}", accepted, names, _comma_hint(names)
             )
@@ -157,8 +167,32 @@ class MultilabelTable(TableSource):
             names = _in_order(
                 {name for row in rows for name in _split_names(row["label"])}
             )
+            parts = re.split(SEPARATORS, ";".join(names).casefold())
+            counts = Counter(map(str.strip, parts))
+            del counts[""]
+            part, count = counts.most_common(1)[0]
+            if count > 1:
+                print(
+                    f"{count} classes in {self._table} have the part {part!r}: names are separated by "
+                    "semicolons, and each has one spelling",
+                    flush=True,
+                )
         print(f"{len(names)} classes in {self._table}: {', '.join(names)}", flush=True)
         return names
+
+    def check_readable(self, split: str) -> None:
+        """Prints the classes that all or no pictures have; `InputError` where these are all classes."""
+        super().check_readable(split)
+        labels = np.array(self._files(split)[1])
+        for value, kind in ((1, "present"), (0, "absent, which is 0 in the table")):
+            is_found = np.any(labels == value, axis=0)
+            line = (
+                f"no picture of {split!r} in {self._table!r} has a class that is {kind}"
+            )
+            if not is_found.any():
+                raise InputError(line)
+            if names := ", ".join(np.array(self.class_names)[~is_found]):
+                print(f"{line}, of {names}", flush=True)
 
     def _label(self, row: dict[str, str]) -> tuple[float, ...]:
         if self._columns != ["labels"]:
@@ -226,14 +260,15 @@ def read_files(path: str, split: str) -> list[str]:
 
 
 def _load(path: str, name: str) -> pyarrow.Table:
-    """Returns the table in the file that an argument names."""
+    """Returns the table in the file that an argument names, with heads without outer spaces."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in READERS or not os.path.isfile(path):
         hint = "its path begins at the current folder, not at the data_dir"
         hint = "" if os.path.isabs(path) else hint
         raise invalid(name, "an existing .csv or .parquet file", path, hint)
     try:
-        return READERS[ending](path)
+        table = READERS[ending](path)
+        return table.rename_columns(list(map(str.strip, table.column_names)))
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         hint = f"{one_line(error)}; a spreadsheet has to save it as CSV in UTF-8"
         raise invalid(name, "a readable .csv or .parquet file", path, hint) from None

@@ -190,7 +190,7 @@ def train(
                 held_out=before.held_out,
             )
             dataset.check(compare=not before.splits)
-            record = start.describe(dataset)
+            record = start.describe(dataset, before)
         recipe = dataset.recipe
         steps_per_epoch = dataset.steps_per_epoch
         evaluation = devices.distribute_dataset(

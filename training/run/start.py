@@ -10,6 +10,7 @@ continues from there. The count of steps continues.
 import fnmatch
 import functools
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,15 +21,15 @@ import numpy as np
 from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, invalid, unreadable
+from lambdanet.errors import InputError, invalid, join_first, unreadable
 from lambdanet.models import zoo
 from lambdanet.models.deeplab import HEAD
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import pretrained, weight_files
 from lambdanet.models.weights.trained_classes import names_of
-from lambdanet.training.data.class_names import Classes
+from lambdanet.training.data.class_names import MAX_LISTED, Classes
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.image_files import fingerprint
+from lambdanet.training.data.image_files import describe_content, fingerprint
 from lambdanet.training.data.task import task_of
 from lambdanet.training.run.checkpoints import (
     is_out_of_patience,
@@ -95,11 +96,12 @@ class DataRecord(NamedTuple):
     """The data of a run, and the place from which it reads them."""
 
     steps_per_epoch: int
-    # Of each split the number of pictures, and a digest of their names and sizes; empty: not recorded.
+    # Of each split the number of pictures, and a digest of names, labels and sizes; empty: not recorded.
     splits: dict[str, list[Any]]
     held_out: Sequence[str] = ()  # as `Source.held_out`
     first_step: int = 0  # the first step on these data
     first_epoch: int = 0  # the number of epochs completed before it
+    masks: Any = ()  # of each what `describe_content` returns
 
     def position(self, step: int) -> int:
         """Returns the number that a step would have if the run had read these data from the beginning.
@@ -124,13 +126,21 @@ def read_record(model_dir: str | Path) -> DataRecord:
         raise unreadable(file, error) from None
 
 
-def describe(dataset: Dataset) -> DataRecord:
-    """Returns the record of a run that begins with a dataset; `InputError` where its data are too few."""
-    splits = {
-        split: [dataset.num_examples(split), fingerprint(dataset.source.files(split))]
-        for split in (dataset.recipe.train_split, dataset.eval_split)
-    }
-    return DataRecord(dataset.steps_per_epoch, splits, dataset.source.held_out)
+def describe(dataset: Dataset, before: DataRecord) -> DataRecord:
+    """Returns the record of a run that begins with a dataset; `InputError` where its data are too few.
+
+    Masks that are in the record from before, with the same size and times, are not read.
+    """
+    source = dataset.source
+    record = DataRecord(dataset.steps_per_epoch, {}, source.held_out, masks=[])
+    known = {row[0]: row for row in before.masks}
+    for split in (dataset.recipe.train_split, dataset.eval_split):
+        files = source.files(split)
+        record.splits[split] = [dataset.num_examples(split), fingerprint(files)]
+        for _, label in files:
+            if isinstance(label, str) and os.path.isfile(label):
+                record.masks.append(describe_content(label, known))
+    return record
 
 
 def resume(
@@ -160,18 +170,29 @@ def resume(
             flush=True,
         )
         return now
-    if before.splits == now.splits:
-        return before
-    if not accept_new:
-        numbers = [
+    if before.splits != now.splits:
+        changes = [
             f"{split} had {before.splits[split][0]}, now {number}"
             for split, (number, _) in now.splits.items()
         ]
+    else:
+        pairs = zip(before.masks, now.masks, strict=False)
+        changes = [
+            f"{new[0]!r} has other content" for old, new in pairs if old[2] != new[2]
+        ]
+    if not changes:
+        if len(before.masks) < len(now.masks):
+            print(
+                f"{path} has no record of its masks: it goes on with those here",
+                flush=True,
+            )
+        return before._replace(masks=now.masks)
+    if not accept_new:
         start = shlex.quote(f"--set=start_from={path}")
         raise InputError(
-            f"model_dir {str(path)!r} began with pictures of other names, labels, sizes or numbers: "
-            f"{', '.join(numbers)}; --accept_new_data goes on with these, and {start} in another --model_dir "
-            "starts from its weights"
+            f"model_dir {str(path)!r} began with pictures of other names, labels, sizes or numbers, or with "
+            f"other masks: {join_first(changes, ', ', MAX_LISTED)}; --accept_new_data goes on with these, "
+            f"and {start} in another --model_dir starts from its weights"
         )
     epoch = (before.position(step) - is_within_epoch) // before.steps_per_epoch
     return now._replace(first_step=step, first_epoch=epoch)

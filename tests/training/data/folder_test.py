@@ -282,7 +282,7 @@ def test_pictures_in_both_splits_are_counted(tmp_path, capsys):
     shutil.copy(tmp_path / "train" / "dog" / "0.png", cats / "9.png")
     _open(tmp_path).check()
     pictures = [cats / "1.png", tmp_path / "train/cat/1.png", cats / "3.png"]
-    found = "6 pictures are in two classes or splits, such as"
+    found = "6 pictures have two labels or are in two splits, such as"
     names = ", ".join(repr(str(path)) for path in pictures)
     assert capsys.readouterr().out == f"{found} {names}: the accuracy says less\n"
     _open(tmp_path, eval_split="train").check()

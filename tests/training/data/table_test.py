@@ -84,7 +84,7 @@ def test_copy_under_another_name_is_named(pictures, tmp_path, capsys):
     rows = [*ROWS, ROWS[0], ("none.png", "cat", "train"), (copy, "cat", "validation")]
     open_dataset(_write(tmp_path / "x.csv", rows), pictures).check()
     line = capsys.readouterr().out
-    assert line.startswith("2 pictures are in two classes or splits, such as ")
+    assert line.startswith("2 pictures have two labels or are in two splits, such as ")
     assert repr(str(copy)) in line
 
 
