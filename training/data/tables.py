@@ -30,11 +30,11 @@ from lambdanet.training.data.folder import PictureFiles
 COLUMNS = ("file", "label", "split")
 
 
-# Or "07" would become the number 7. A space follows the comma in some tables.
+# Or "07" would become the number 7. Some tables have spaces around commas.
 TEXTS = {
-    f"{space}{name}": pyarrow.string()
+    form.format(name): pyarrow.string()
     for name in (*COLUMNS, "labels", "mask")
-    for space in ("", " ")
+    for form in ("{}", " {}", "{} ", " {} ")
 }
 # In `labels`, by mistake, and around names.
 SEPARATORS = r"[,|;\[\]'\"]"
@@ -184,15 +184,16 @@ class MultilabelTable(TableSource):
         """Prints the classes that all or no pictures have; `InputError` where these are all classes."""
         super().check_readable(split)
         labels = np.array(self._files(split)[1])
-        for value, kind in ((1, "present"), (0, "absent, which is 0 in the table")):
+        for value, kind in (
+            (1, "present"),
+            (0, "absent (0; an empty field is unknown)"),
+        ):
             is_found = np.any(labels == value, axis=0)
-            line = (
-                f"no picture of {split!r} in {self._table!r} has a class that is {kind}"
-            )
+            line = f"{kind} in no picture of {split!r} in {self._table!r}"
             if not is_found.any():
-                raise InputError(line)
+                raise InputError(f"all classes are {line}")
             if names := ", ".join(np.array(self.class_names)[~is_found]):
-                print(f"{line}, of {names}", flush=True)
+                print(f"{names}: {line}", flush=True)
 
     def _label(self, row: dict[str, str]) -> tuple[float, ...]:
         if self._columns != ["labels"]:

@@ -95,7 +95,7 @@ def test_read_names_one_per_line(tmp_path):
         ("a\nb", ["a", "b"]),
         ("a\r\nb\r\n", ["a", "b"]),
         ("a\u2028b\x0b\n c\n", ["a\u2028b\x0b", " c"]),
-        ("a\n\n", ["a", ""]),
+        ("a\n\n\n", ["a"]),
         ("\ufeffa\nb\n", ["a", "b"]),
     ]:
         file.write_bytes(content.encode())

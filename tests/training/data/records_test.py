@@ -92,6 +92,16 @@ def test_part_of_split_is_some_of_its_files(root, part, files):
     ("file", "changes", "message"),
     [
         (None, {}, "data_dir must be .*: train-00000-of-00008 .*; it has no such file"),
+        (
+            ["train-00000-of-00001", "train-00002-of-00008"],
+            {},
+            "has 'train-00000-of-00001' and 'train-00002-of-00008': files of two conv",
+        ),
+        (
+            ["train-00000-of-00001", "train-00000-of-00001.tfrecord"],
+            {},
+            "has 'train-00000-of-00001' and 'train-00000-of-00001.tfrecord': files",
+        ),
         ("train-00001-of-00002", {}, "lacks 1 of 2 files, the first .* number 0"),
         ("test-00000-of-00001", {}, "unknown split in .* 'train'; accepted: test"),
         (
@@ -108,8 +118,8 @@ def test_part_of_split_is_some_of_its_files(root, part, files):
     ],
 )
 def test_invalid_files_are_rejected_in_one_line(tmp_path, file, changes, message):
-    if file is not None:
-        (tmp_path / file).touch()
+    for name in np.atleast_1d(file or []):
+        (tmp_path / name).touch()
     with refused(message):
         open_dataset(RECORDS, tmp_path, **changes).train()
 
@@ -157,3 +167,19 @@ def test_program_on_the_page_writes_files_of_mnists_format(tmp_path, monkeypatch
     for name in ("train", "test"):
         shown = numbers(dataclasses.replace(dataset, eval_split=name).eval())
         assert sorted(sum(shown, [])) == list(range(COUNT))
+
+
+def test_classes_of_no_picture_end_the_run(tmp_path):
+    """Before training."""
+    for split, labels in (("train", [[1], []]), ("validation", [[], []])):
+        contents = []
+        for label in labels:
+            features = records.label_features(0)
+            features[records.LABEL].int64_list.value[:] = label
+            contents.append(records.serialize(features))
+        records.write_records(str(tmp_path / records.shard_name(split, 0, 1)), contents)
+    several = {"task": "multilabel", "loss": "binary_cross_entropy"}
+    source = open_dataset(RECORDS, tmp_path, **several).source
+    source.check_readable("train")
+    with refused("no picture of split 'validation' has a class"):
+        source.check_readable("validation")

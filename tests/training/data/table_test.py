@@ -4,6 +4,7 @@
 import csv
 import dataclasses
 import itertools
+import re
 import shutil
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ ROWS = [
     )
 ]
 COLUMNS = ("file", "label", "split")
+SEVERAL = {"task": "multilabel", "loss": "binary_cross_entropy"}
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +212,93 @@ def test_columns_that_cannot_be_used(pictures, tmp_path, name, columns, label, m
     rows = [(file, label, split, label)[: len(columns)] for file, _, split in ROWS]
     with refused(f"columns of .* must be {message}"):
         open_dataset(_write(tmp_path / name, rows, columns), pictures)
+
+
+def _open_several(path, root, columns, *fields):
+    """Opens a table with some columns, each given for the two cats and dogs of training and validation."""
+    rows = [
+        (file, split, *values)
+        for (file, _, split), *values in zip(ROWS, *fields, strict=True)
+    ]
+    columns = ("file", "split", *columns)
+    return open_dataset(_write(path / "x.csv", rows, columns), root, **SEVERAL)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "line"),
+    [
+        ("red,blue", "red", "2 classes in .* have the part 'red': names are separated"),
+        ("red, blue", "blue | green", "2 classes in .* have the part 'blue'"),
+        ("['red', 'blue']", "red", "2 classes in .* have the part 'red'"),
+        ("RED", "red;blue", "2 classes in .* have the part 'red'"),
+        ("red;blue;light red", "dark, red wine", ""),
+    ],
+)
+def test_names_that_may_be_several_are_printed(
+    pictures, tmp_path, capsys, first, second, line
+):
+    labels = [first, second] * 4
+    _open_several(tmp_path, pictures, ["labels"], labels)
+    said = capsys.readouterr().out
+    assert re.search(line, said) and said.count("\n") == 1 + bool(line)
+
+
+def test_spaces_around_heads_do_not_matter(pictures, tmp_path):
+    """Also of labels that are numbers: 07 is another one than 7."""
+    rows = [(file, "07" if name == "cat" else "7", split) for file, name, split in ROWS]
+    for columns in ((" file", "label ", " split "), ("file ", " label", "split")):
+        recipe = _write(tmp_path / "labels.csv", rows, columns)
+        assert open_dataset(recipe, pictures).class_names == ["07", "7"]
+    dataset = _open_several(
+        tmp_path, pictures, [" cat", "dog "], "01010101", "10101010"
+    )
+    assert dataset.class_names == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+def test_index_of_pandas_is_no_class(pictures, tmp_path, name):
+    values = [0, 1] * 4
+    with refused("columns of .* must be .* and no index of pandas, got"):
+        _open_several(tmp_path, pictures, [name, "cat", "dog"], *[values] * 3)
+
+
+ONE_UNKNOWN = [1, "", 1, "", 1, "", 1, ""]
+
+
+@pytest.mark.parametrize(
+    ("cat", "dog", "message"),
+    [
+        ([1, 0] * 4, [0, 1] * 4, ""),
+        ([1, 0] * 4, ONE_UNKNOWN, r"dog: absent \(0; .*\) in no picture of 'train'"),
+        ([1, 0] * 4, [0] * 4 + [0, 1] * 2, "dog: present in no picture of 'train'"),
+        ([1, 0] * 4, [0, 1] * 2 + [""] * 4, "dog: present in no picture of 'valida"),
+    ],
+)
+def test_classes_without_both_labels_are_printed(
+    pictures, tmp_path, capsys, cat, dog, message
+):
+    dataset = _open_several(tmp_path, pictures, ["cat", "dog"], cat, dog)
+    capsys.readouterr()
+    dataset.check()
+    said = capsys.readouterr().out
+    assert re.search(message, said) and bool(said) == bool(message)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            ONE_UNKNOWN,
+            r"all classes are absent \(0; .*\) in no picture of 'validation'",
+        ),
+        (
+            [0, 1, 0, 1] + [0] * 4,
+            "all classes are present in no picture of 'validation'",
+        ),
+        ([0] * 4 + [0, 1] * 2, "all classes are present in no picture of 'train'"),
+    ],
+)
+def test_labels_that_measure_nothing_end_the_run(pictures, tmp_path, values, message):
+    dataset = _open_several(tmp_path, pictures, ["cat", "dog"], values, values)
+    with refused(message):
+        dataset.check()

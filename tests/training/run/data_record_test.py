@@ -2,7 +2,10 @@
 """Runs whose pictures change while they are interrupted, or after they are finished."""
 
 import dataclasses
+import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from picture_sources import RECIPE as PICTURES
@@ -12,6 +15,7 @@ from refusals import refused
 from training_runs import act_at, send_sigterm, times_of_files
 
 from lambdanet.errors import Preempted
+from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import logs, start
 from lambdanet.training.run.build import build_schedule
@@ -76,3 +80,67 @@ def test_finished_run_keeps_its_result_and_held_out_pictures(tmp_path, capsys):
     with refused("was made with another recipe: learning_rate is"):
         train(dataclasses.replace(recipe, learning_rate=1.0), path)
     assert times_of_files(path) == before
+
+
+@pytest.fixture
+def masks(tmp_path):
+    """A table of six masks, which is in a folder beside theirs, and which names those of the folder `v1`."""
+    root = tmp_path / "pictures"
+    rows = ["file,mask,split"]
+    for number in range(6):
+        for folder in ("images", "v1", "v2"):
+            file = root / folder / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(f"{folder} {number}".encode())
+        split = "train" if number < 4 else "validation"
+        rows.append(f"images/{number}.png,v1/{number}.png,{split}")
+    (root / "classes.txt").write_text("a\nb\n")
+    (root / "masks.csv").write_text("\n".join(rows))
+    return root
+
+
+def describe(root, before=None):
+    """Returns the record of a run, as it is read again, after it was resumed."""
+    fields = {"task": "segmentation", "loss": "cross_entropy", "global_batch_size": 2}
+    recipe = dataclasses.replace(RECIPE, labels=str(root / "masks.csv"), **fields)
+    dataset = Dataset.open(recipe, str(root))
+    now = start.describe(dataset, before or start.DataRecord(0, {}))
+    if before:
+        now = start.resume(Path("run"), before, now, 1, True, False)
+    return start.DataRecord(**json.loads(json.dumps(now._asdict())))
+
+
+def test_changed_masks_end_a_run(masks):
+    """Also where the size and the time are those of before, or the table names others of the same names."""
+    before = describe(masks)
+    mask = masks / "v1" / "4.png"
+    times = os.stat(mask).st_atime_ns, os.stat(mask).st_mtime_ns
+    mask.write_bytes(b"v2 4")
+    os.utime(mask, ns=times)
+    with refused("or with other masks: '.*v1/4.png' has other content; --accept_new_"):
+        describe(masks, before)
+    mask.write_bytes(b"v1 4")
+    assert describe(masks, before).splits == before.splits
+    table = masks / "masks.csv"
+    table.write_text(table.read_text().replace("v1/1.png", "v2/1.png"))
+    with refused("other masks: '.*v2/1.png' has other content"):
+        describe(masks, before)
+
+
+def test_masks_are_read_once_where_they_stay(masks, monkeypatch):
+    before = describe(masks)
+    moved = masks.with_name("moved")
+    shutil.copytree(masks, moved)
+    assert describe(moved, before).splits == before.splits
+    monkeypatch.setattr("pathlib.Path.read_bytes", None)
+    assert describe(masks, before) == before
+
+
+def test_run_that_has_no_record_of_its_masks_goes_on(masks, capsys):
+    record = describe(masks)
+    before = record._replace(masks=())
+    assert describe(masks, before) == record
+    line = "run has no record of its masks: it goes on with those here\n"
+    assert capsys.readouterr().out == line
+    assert describe(masks, record) == record
+    assert capsys.readouterr().out == ""
