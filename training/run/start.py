@@ -21,13 +21,13 @@ import numpy as np
 from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, invalid, join_first, unreadable
+from lambdanet.errors import InputError, invalid, unreadable
 from lambdanet.models import zoo
 from lambdanet.models.deeplab import HEAD
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.weights import pretrained, weight_files
 from lambdanet.models.weights.trained_classes import names_of
-from lambdanet.training.data.class_names import MAX_LISTED, Classes
+from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.image_files import describe_content, fingerprint
 from lambdanet.training.data.task import task_of
@@ -179,7 +179,7 @@ def resume(
         pairs = zip(before.masks, now.masks, strict=False)
         changes = [
             f"{new[0]!r} has other content" for old, new in pairs if old[2] != new[2]
-        ]
+        ][:1]
     if not changes:
         if len(before.masks) < len(now.masks):
             print(
@@ -191,7 +191,7 @@ def resume(
         start = shlex.quote(f"--set=start_from={path}")
         raise InputError(
             f"model_dir {str(path)!r} began with pictures of other names, labels, sizes or numbers, or with "
-            f"other masks: {join_first(changes, ', ', MAX_LISTED)}; --accept_new_data goes on with these, "
+            f"other masks: {', '.join(changes)}; --accept_new_data goes on with these, "
             f"and {start} in another --model_dir starts from its weights"
         )
     epoch = (before.position(step) - is_within_epoch) // before.steps_per_epoch
