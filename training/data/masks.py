@@ -163,8 +163,9 @@ class MaskSource(TableSource):
                 colors.add((number, *palette[3 * number : 3 * number + 3]))
             # Pillow cannot open all pictures that TensorFlow can.
             with contextlib.suppress(Exception), Image.open(path) as image:
-                turned = image.getexif().get(ORIENTATION, 1) > 1
-                num_turned += turned and not has_own
+                turn = image.getexif().get(ORIENTATION, 1)
+                fits_both = turn in (2, 3, 4) or (turn > 4 and len(set(size)) == 1)
+                num_turned += fits_both and not has_own
         for _, mask in files:
             if numbers - {0, IGNORED}:
                 break

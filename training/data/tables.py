@@ -170,13 +170,13 @@ class MultilabelTable(TableSource):
             parts = re.split(SEPARATORS, ";".join(names).casefold())
             counts = Counter(map(str.strip, parts))
             del counts[""]
-            part, count = counts.most_common(1)[0]
-            if count > 1:
-                print(
-                    f"{count} classes in {self._table} have the part {part!r}: names are separated by "
-                    "semicolons, and each has one spelling",
-                    flush=True,
-                )
+            for part, count in counts.most_common(1):
+                if count > 1:
+                    print(
+                        f"{count} classes in {self._table} have the part {part!r}: names are separated by "
+                        "semicolons, and each has one spelling",
+                        flush=True,
+                    )
         print(f"{len(names)} classes in {self._table}: {', '.join(names)}", flush=True)
         return names
 

@@ -118,12 +118,17 @@ def test_doubts_are_printed(root, capsys):
     ):
         picture = encode(blocks(*b"lots"), 8, of_picture)
         write_pair(root, name, picture, encode(blocks(0, 1, 0, 1), 8, of_mask))
-    (root / "train" / "masks" / "g.png").write_bytes(b"")
+    picture = encode(blocks(*b"able"), 8, 6)  # upright, it has other sides
+    write_pair(root, "g", picture, encode(blocks(0, 1, 0, 1).T))
+    write_pair(
+        root, "h", encode(blocks(*b"1square1"), 8, 6), encode(blocks(*b"\0\1" * 4))
+    )
+    (root / "train" / "masks" / "i.png").write_bytes(b"")
     open_masks(root).check()
     patterns = (
-        "left out: 1 files, such as '.*/masks/g.png', are masks of no picture",
-        "1 has 2 colors in the palettes of 7 masks of 'train' in .* checked",
-        "1 of 7 masks of 'train' in .* checked have no EXIF orientation, but their",
+        "left out: 1 files, such as '.*/masks/i.png', are masks of no picture",
+        "1 has 2 colors in the palettes of 9 masks of 'train' in .* checked",
+        "2 of 9 masks of 'train' in .* checked have no EXIF orientation, but their",
         "3 pictures have two labels or are in two splits, such as '.*c.png'",
     )
     lines = capsys.readouterr().out.splitlines()
@@ -144,7 +149,9 @@ def test_folders_and_files_that_do_not_fit(root, monkeypatch):
     with refused("mask '.*000.png' must be that of '.*000.jpg' alone, got '.*000.png'"):
         open_masks(root)
     other.unlink()
-    for damaged in (b"", b"GIF89a", contents[:40], contents[:-30]):
+    kinds = [(16, 0, 1), (8, 2, 3), (16, 2, 3), (8, 4, 2), (8, 6, 4)]
+    others = [png(np.zeros([40, 8, n], int), depth, color) for depth, color, n in kinds]
+    for damaged in (b"", b"GIF89a", contents[:40], contents[:-30], *others):
         mask.write_bytes(damaged)
         with refused("mask '.*000.png' must be a PNG of numbers"):
             open_masks(root).check()
