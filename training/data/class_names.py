@@ -113,7 +113,7 @@ def read_class_map(path: str | Path) -> list[str]:
       InputError: the file cannot be read, or names are blank or repeated.
     """
     names = [name.strip() for name in read_names(Path(path).expanduser())]
-    check_names(names, repr(str(path)))
+    check_names(names, f"class_map {str(path)!r}")
     return names
 
 
