@@ -3,14 +3,12 @@
 
 In this order: the files (`Checkpoints`); the callbacks of a run that write them, after steps and epochs
 (`SaveCheckpoints`) and for the best epoch (`BestEpoch`), or evaluate the averages in them
-(`AveragedEvaluation`); the request to stop once the run is saved (`StopRequest`).
+(`AveragedEvaluation`).
 """
 
 import json
 import math
 import os
-import signal
-import threading
 import zipfile
 import zlib
 from pathlib import Path
@@ -24,6 +22,7 @@ from lambdanet.errors import InputError, Preempted, invalid, one_line
 from lambdanet.files import atomic_file, write_atomic
 from lambdanet.training.data.task import Task
 from lambdanet.training.run.devices import ONE_DEVICE, Devices
+from lambdanet.training.run.stop_request import StopRequest
 
 MAX_TO_KEEP = 3
 # Names in a checkpoint, or their beginnings.
@@ -33,9 +32,6 @@ OPTIMIZER = "optimizer/"
 SUMS = "sums"
 BEST_EPOCH = "best.json"  # beside the checkpoint of the best epoch
 AGREE_EVERY = 10  # steps after which several workers agree on whether to stop
-INTERRUPTED = (
-    b"stopping after this step, which is saved first; Ctrl-C again ends at once\n"
-)
 
 _DAMAGED = (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile, zlib.error)
 
@@ -296,7 +292,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
     takes_tensors = True
 
-    def __init__(self, checkpoints: Checkpoints, save_every: int, stop: "StopRequest"):
+    def __init__(self, checkpoints: Checkpoints, save_every: int, stop: StopRequest):
         super().__init__()
         self._sums = checkpoints.sums  # of the epoch, also while it is evaluated
         self._checkpoints = checkpoints
@@ -444,49 +440,3 @@ def read_best(directory: Path) -> tuple[int, float]:
         raise InputError(
             f"{str(file)!r} cannot be read: {error}; remove it to continue"
         ) from None
-
-
-class StopRequest:
-    """A context in which SIGTERM and the first SIGINT are recorded and do not end the process.
-
-    A second SIGINT acts as before the context. A process that ignores SIGINT, as one in the background of a
-    script, continues to ignore it. The context has no effect outside of the main thread, where signals cannot
-    be handled.
-
-    Attributes:
-      received: whether a signal was received.
-      name: the signal in messages, "SIGTERM" or "Ctrl-C".
-      status: the exit status of the process, 75 or 130.
-
-    Example:
-      >>> with StopRequest() as stop:
-      ...     while not stop.received:
-      ...         work()
-    """
-
-    def __init__(self) -> None:
-        self.received = False
-        self.name = "SIGTERM"
-        self.status = 75
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "StopRequest":
-        if threading.current_thread() is threading.main_thread():
-            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._record)
-            if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._record)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _record(self, signum: int, frame: object) -> None:
-        del frame
-        self.received = True
-        if signum == signal.SIGINT:
-            self.name = "Ctrl-C"
-            self.status = 130
-            signal.signal(signum, self._before[signum])
-            # A handler must not use a stream, which may be in the middle of a line.
-            os.write(2, INTERRUPTED)

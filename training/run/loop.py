@@ -54,7 +54,6 @@ from lambdanet.training.run.checkpoints import (
     BestEpoch,
     Checkpoints,
     SaveCheckpoints,
-    StopRequest,
     has_checkpoint,
     is_out_of_patience,
 )
@@ -72,6 +71,7 @@ from lambdanet.training.run.logs import (
 )
 from lambdanet.training.run.lora import enable_lora
 from lambdanet.training.run.optimizers import class_of, inner
+from lambdanet.training.run.stop_request import StopRequest
 
 which_keras.check_backend("training", ("tensorflow", "jax"))
 
@@ -275,15 +275,17 @@ def train(
         # False where the run was stopped in the evaluation of its last epoch.
         position = record.position(step)
         is_evaluated = position % steps_per_epoch != 0 or not checkpoints.sums.any()
-        print("\n".join(opening(dataset, path, devices, step, position)), flush=True)
-        if devices.chief and step == 0:
-            pictures = dataset.first_images(MAX_PICTURES)
-            show_pictures(path / model_dirs.LOGS, recipe, pictures)
-        if devices.chief and keras.config.backend() == "jax":
-            print(compilation(recipe.training_size), flush=True)
-
-        # Its epochs.
         with StopRequest() as stop, bad_records.as_input_errors():
+            print(
+                "\n".join(opening(dataset, path, devices, step, position)), flush=True
+            )
+            if devices.chief and step == 0:
+                pictures = dataset.first_images(MAX_PICTURES)
+                show_pictures(path / model_dirs.LOGS, recipe, pictures)
+            if devices.chief and keras.config.backend() == "jax":
+                print(compilation(recipe.training_size), flush=True)
+
+            # Its epochs.
             saving = SaveCheckpoints(checkpoints, chosen.save_every, stop)
             callbacks = create_callbacks(recipe, path, checkpoints, own, saving)
             if not is_evaluated:

@@ -15,12 +15,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lambdanet import configs
 from lambdanet.training.run import loop
 from lambdanet.training.run.build import build_optimizer, create_metrics
-from lambdanet.training.run.checkpoints import (
-    Checkpoints,
-    SaveCheckpoints,
-    StopRequest,
-)
+from lambdanet.training.run.checkpoints import Checkpoints, SaveCheckpoints
 from lambdanet.training.run.logs import HistoryFile, Speed, read_history, show_pictures
+from lambdanet.training.run.stop_request import StopRequest
 from lambdanet.training.run.train_step import average_weights
 
 IMAGES = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)

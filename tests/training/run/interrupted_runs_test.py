@@ -19,7 +19,8 @@ from training_runs import (
 from lambdanet import cli
 from lambdanet.configs.recipe import to_json
 from lambdanet.training.run import checkpoints, model_dir
-from lambdanet.training.run.checkpoints import BestEpoch, StopRequest
+from lambdanet.training.run.checkpoints import BestEpoch
+from lambdanet.training.run.stop_request import StopRequest
 from lambdanet.training.train import train
 
 pytestmark = pytest.mark.usefixtures("small_networks")
