@@ -16,7 +16,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import writable_dir
 from lambdanet.models.inference import for_inference
-from lambdanet.models.sliding_window import sliding_window
+from lambdanet.models.sliding_window import check_windows, finished_parts
 from lambdanet.training import calibration
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
@@ -77,16 +77,18 @@ def evaluate(
     """
     # On JAX, TensorFlow leaves the GPU to it.
     create_devices("one_device", global_batch_size=1)
+    if window:
+        check_windows(window, overlap)
     model, recipe = load_trained_model(model_dir)
     dataset = open_split(model_dir, recipe, data_dir, split, max_bad_records)
     task = dataset.task
-    predict = for_inference(model).predict_on_batch
+    predict: Callable[[np.ndarray], Any] = for_inference(model).predict_on_batch
+    if flip:
+        predict = partial(average_mirrors, predict)
     if window:
         if not task.any_size:
             raise invalid("window", f"left out with the task {recipe.task}", window)
-        predict = partial(sliding_window, predict, window=window, overlap=overlap)
-    if flip:
-        predict = partial(average_mirrors, predict)
+        predict = partial(finished_parts, predict, window=window, overlap=overlap)
     # Before the long part.
     folder = None if out is None else writable_dir(Path(out).expanduser(), task.FILES)
     with dataset.bad_records.as_input_errors():
@@ -166,19 +168,20 @@ def open_split(
 
 
 def outputs(
-    predict: Callable[[np.ndarray], np.ndarray],
+    predict: Callable[[np.ndarray], Any],
     batches: tf.data.Dataset,
     num_batches: int | None = None,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[Any, np.ndarray]]:
     """Runs a model on a dataset, with a progress bar in a terminal.
 
     Args:
-      predict: images -> logits [b, ...].
+      predict: images -> logits [b, ...], or parts of them, as `finished_parts` yields them.
       batches: (images, labels); the last batch may be partial.
       num_batches: the number of batches, for the progress bar.
 
     Yields:
-      The logits of a batch, float64, and its labels.
+      The logits of a batch, and its labels. Logits are float64 [b, num_classes], maps are float32, and the
+      parts of maps are yielded as `predict` does.
 
     Raises:
       InputError: there is no image, or an output is not a number.
@@ -193,12 +196,19 @@ def outputs(
     ):
         count = len(images)
         size = max(size, count)
-        # JAX compiles each size of a batch
-        padding = [(0, size - count)] + [(0, 0)] * (images.ndim - 1)
-        padded = np.pad(images, padding)
-        logits = predict(padded)[:count].astype(np.float64)
-        if np.isnan(logits).any():
-            raise InputError("the model gives outputs that are not numbers (NaN)")
-        yield logits, labels
+        if count < size:  # JAX compiles each size of a batch
+            padding = [(0, size - count)] + [(0, 0)] * (images.ndim - 1)
+            images = np.pad(images, padding)
+        # Without a name, as one that waits would keep the outputs for the next picture.
+        yield _checked(predict(images), count), labels
     if size == 0:
         raise InputError("no image of the split can be read")
+
+
+def _checked(logits: Any, count: int) -> Any:
+    """Returns the first logits, or their parts; `InputError` where one is not a number."""
+    if isinstance(logits, Iterator):
+        return ((at, _checked(part, count)) for at, part in logits)
+    if np.isnan(np.max(logits)):
+        raise InputError("the model gives outputs that are not numbers (NaN)")
+    return logits[:count] if logits.ndim > 2 else logits[:count].astype(np.float64)

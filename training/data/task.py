@@ -115,7 +115,7 @@ class Task(Protocol):
         """Returns what an evaluation measures.
 
         Args:
-          pairs: the logits of each batch, float64, and its labels.
+          pairs: the logits of each batch, and its labels, as of `evaluate.outputs`.
           model_dir: the folder of the run.
         """
 

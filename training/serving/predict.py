@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
 from lambdanet import text_table
 from lambdanet.errors import InputError, check_count, escape_unprintable, invalid
@@ -85,6 +86,11 @@ def predict(
         raise invalid("out", "a folder, for masks", str(out))
     if window and not classifier.has_masks:
         raise invalid("window", "left out, unless for masks", window)
+    if window:
+        # Here: it imports Keras, which takes seconds.
+        from lambdanet.models.sliding_window import check_windows
+
+        check_windows(window, overlap)
     pictures: Sequence[str | None] = [None] * len(paths)
     masks: Sequence[str | None] = pictures
     if table:
@@ -99,7 +105,7 @@ def predict(
         image = read_image(path)
         mask = find_mask(classifier, image, window, overlap)
         count = len(classifier.class_names)
-        shares = np.bincount(mask.reshape(-1), minlength=count) / mask.size
+        shares = np.array(Image.fromarray(mask).histogram()[:count]) / mask.size
         found = top_classes(shares, classifier.class_names, top)
         return {"top": [pair for pair in found if pair[1]], "mask": mask}
 
@@ -120,8 +126,8 @@ def predict(
             results.append({"image": path, "error": str(found)})
             continue
         classes = found["top"]
+        mask = found.pop("mask", None)
         if picture is not None and mask_file is not None:
-            mask = found["mask"]
             save_picture(mask_image(mask), mask_file)
             save_picture(draw_mask(read_image(path), mask), picture)
         elif picture is not None:
@@ -151,16 +157,17 @@ def find_mask(
     if not window:
         return serve(images=tf.constant(image[np.newaxis]))["classes"][0].numpy()
 
-    # Here: it imports Keras, which takes seconds.
-    from lambdanet.models.sliding_window import sliding_window
+    from lambdanet.models.sliding_window import finished_parts
 
     def scores(images: np.ndarray) -> np.ndarray:
         # Logits but for a number per pixel, of which the mean is taken, as in evaluation.
         found = serve(images=tf.constant(images))["probabilities"]
         return np.log(np.maximum(found, TINY))
 
-    joined = sliding_window(scores, image[np.newaxis], window, overlap)
-    return joined[0].argmax(-1).astype(np.uint8)
+    mask = np.empty(image.shape[:2], np.uint8)
+    for at, part in finished_parts(scores, image[np.newaxis], window, overlap):
+        mask[*at] = part[0].argmax(-1)
+    return mask
 
 
 def describe(

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes that masks of large pictures take, in windows and whole; and that windows change no measure."""
+
+import dataclasses
+import functools
+import tracemalloc
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from refusals import refused
+
+from lambdanet import configs, sliding_window
+from lambdanet.models.sliding_window import finished_parts
+from lambdanet.training import evaluate
+from lambdanet.training.serving.predict import find_mask, predict
+from lambdanet.training.tasks.segmentation import Segmentation
+
+CLASSES = 21
+SIZE = (448, 416)
+RANDOM = np.random.default_rng(0)
+PICTURES = RANDOM.random([2, *SIZE, 1], dtype=np.float32)
+LABELS = RANDOM.integers(0, CLASSES + 1, [2, *SIZE]).astype(np.uint8)
+LABELS[LABELS == CLASSES] = 255
+LOGITS = 4 * CLASSES * SIZE[0] * SIZE[1]  # bytes of those of a whole picture
+WINDOWS = {"window": 64, "overlap": 32}
+FACTORS = RANDOM.normal(size=CLASSES).astype(np.float32)
+TASK = Segmentation(
+    dataclasses.replace(configs.get_recipe("segment"), num_classes=CLASSES)
+)
+
+
+def network(images):
+    """Logits of each pixel that depend on where it is in a window, [b, h, w, CLASSES]."""
+    rows = np.linspace(0, 1, images.shape[1], dtype=np.float32)[:, None, None]
+    return (images + rows) * FACTORS
+
+
+def peak(function):
+    """The result of a function, and the largest number of bytes of its arrays."""
+    tracemalloc.start()
+    try:
+        return function(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def measure(predict):
+    batches = tf.data.Dataset.from_tensor_slices((PICTURES, LABELS)).batch(1)
+    return TASK.measure(evaluate.outputs(predict, batches), None)
+
+
+@pytest.mark.parametrize(("windows", "most"), [({}, 1.3), (WINDOWS, 0.5)])
+def test_evaluation_holds_no_second_picture(windows, most):
+    whole = network
+    used = network
+    if windows:
+        whole = functools.partial(sliding_window, network, **windows)
+        used = functools.partial(finished_parts, network, **windows)
+    found, size = peak(lambda: measure(used))
+    assert size <= most * LOGITS
+    scores = np.concatenate([whole(PICTURES[:1]), whole(PICTURES[1:])])
+    scores = scores[LABELS != 255].astype(np.float64)
+    known = LABELS[LABELS != 255]
+    matrix = np.zeros([CLASSES, CLASSES])
+    np.add.at(matrix, (known, scores.argmax(-1)), 1)
+    np.testing.assert_array_equal(found.labels, matrix)
+    chosen = scores[np.arange(len(known)), known]
+    losses = np.log(np.exp(scores).sum(-1)) - chosen
+    assert found.values["loss"] == pytest.approx(losses.mean())
+    assert found.values["examples"] == 2
+
+
+def test_joined_windows_hold_little_more_than_the_result():
+    _, size = peak(lambda: sliding_window(network, PICTURES[:1], **WINDOWS))
+    assert LOGITS <= size <= 1.3 * LOGITS
+
+
+def test_mask_of_windows_holds_no_logits():
+    def serve(images):
+        scores = network(images.numpy()[..., :1] / np.float32(255))
+        return {"probabilities": tf.nn.softmax(scores)}
+
+    segmenter = types.SimpleNamespace(signatures={"serving_default": serve})
+    image = (255 * PICTURES[0]).astype(np.uint8).repeat(3, -1)
+    mask, size = peak(lambda: find_mask(segmenter, image, **WINDOWS))
+    assert size <= 0.5 * LOGITS
+    joined = sliding_window(network, image[None, ..., :1] / np.float32(255), **WINDOWS)
+    assert np.mean(mask == joined[0].argmax(-1)) > 0.999  # logits, but for rounding
+
+
+@pytest.mark.parametrize(
+    ("window", "overlap", "message"),
+    [
+        (16, 0, "window must be at least 32, the distance of windows, got 16"),
+        (-5, 64, "window must be a positive integer, got -5"),
+        (64.5, 16, "window must be a positive integer, got 64.5"),
+        ("a", 16, "window must be a positive integer, got 'a'"),
+        (64, -5, "overlap must be zero or a positive integer, got -5"),
+        (64, 33, "overlap must be from 0 to window - multiple, 32, got 33"),
+    ],
+)
+def test_wrong_windows_are_refused_once(window, overlap, message, tmp_path):
+    with refused(message):
+        sliding_window(network, PICTURES, window, overlap)
+    with refused(message):
+        evaluate.evaluate(tmp_path, window=window, overlap=overlap)
+
+
+def test_wrong_windows_are_refused_before_pictures(monkeypatch, tmp_path):
+    from lambdanet.training.serving import predict as predicting
+
+    found = types.SimpleNamespace(has_masks=True)
+    monkeypatch.setattr(predicting, "load_classifier", lambda *_, **__: found)
+    with refused("window must be at least 32, the distance of windows, got 16"):
+        predict("model", [tmp_path / "missing.png"], window=16)
