@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, invalid
+from lambdanet.errors import InputError, invalid, join_first
 from lambdanet.training.data import augment, preprocess, records
 from lambdanet.training.data.bad_records import (
     BadRecords,
@@ -38,6 +38,7 @@ from lambdanet.training.data.task import Task, task_of
 
 MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
 MAX_NAMED = 3  # pictures in a line
+MAX_WEIGHT = 100  # of a balanced class, in units of the smallest one
 MAX_COMPARED = 200_000  # pictures; to look for copies among more takes minutes
 # Added to the seed, for another order and augmentation of pseudo-labeled images.
 PSEUDO_SEED = 1 << 32
@@ -125,14 +126,28 @@ class Dataset:
     def class_weights(self) -> tuple[float, ...]:
         """The weight of each class in the loss; empty: 1.
 
-        Balanced ones are n / (k n_c), for n_c of the n images of training and k classes, so that their mean
-        over the images is 1. A class without an image has the weight of one with one image.
+        Balanced ones are n / (k n_c), for n_c of the n images (or pixels of masks) of training and k classes,
+        so that their mean over the images is 1, and at most `MAX_WEIGHT` times the smallest one. A class
+        without an image has the smallest one, and a class without a pixel 0, with a line.
         """
         recipe = self.recipe
         if not isinstance(recipe.class_weights, str):
             return recipe.class_weights
         present, _ = self._label_counts
         weights = present.sum() / (recipe.num_classes * np.maximum(present, 1))
+        smallest = weights.min()
+        weights = np.minimum(weights, MAX_WEIGHT * smallest)
+        absent = np.flatnonzero(present == 0)
+        if len(absent):
+            weight = 0.0 if self.task.any_size else smallest
+            weights[absent] = weight
+            names = join_first(
+                [repr(self.class_names[place]) for place in absent], ", "
+            )
+            print(
+                f"balanced: {recipe.train_split} has no {names}, which gets the weight {weight:.3g}",
+                flush=True,
+            )
         return tuple(weights.tolist())
 
     @functools.cached_property
@@ -158,7 +173,8 @@ class Dataset:
         )
         counts = np.zeros([2, self.recipe.num_classes])
         padding = tf.cast(IGNORED, labels.element_spec.dtype)
-        batches = labels.padded_batch(64, padding_values=padding)
+        size = 1 if self.task.any_size else 64
+        batches = labels.padded_batch(size, padding_values=padding)
         for batch in batches.as_numpy_iterator():
             counts += self.task.count(batch)
         if not counts[0].any():

@@ -4,11 +4,13 @@
 A label is the mask of an image, uint8 [h, w]. Pixels of 255 have no class, and count in no loss and metric.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from PIL import Image
 
 from lambdanet import text_table
 from lambdanet.backend import Tensor, keras
@@ -20,6 +22,8 @@ from lambdanet.training.data.task import Evaluation, Task
 from lambdanet.training.tasks.classification import ClassLoss
 
 ops = keras.ops
+
+MAX_PIXELS = 1 << 13  # that are measured at a time
 
 
 class Segmentation(Task):
@@ -77,8 +81,9 @@ class Segmentation(Task):
         return preprocess.normalize(picture, recipe), labels
 
     def count(self, labels: np.ndarray) -> np.ndarray:
-        counts = np.bincount(labels.reshape(-1), minlength=IGNORED + 1)
-        present = counts[: self.recipe.num_classes]
+        # NumPy would count 64-bit copies.
+        pixels = Image.fromarray(labels.reshape(-1, labels.shape[-1]))
+        present = np.array(pixels.histogram()[: self.recipe.num_classes])
         return np.stack([present, present.sum() - present])
 
     def loss(self) -> keras.losses.Loss:
@@ -95,22 +100,16 @@ class Segmentation(Task):
     def measure(
         self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], model_dir: Path
     ) -> Evaluation:
-        import tensorflow as tf
-
         del model_dir
         count = self.recipe.num_classes
         total = np.zeros([count, count], np.int64)
         loss = 0.0
         examples = 0
-        for logits, labels in pairs:
-            examples += len(labels)
-            is_known = labels != IGNORED
-            known = labels[is_known].astype(np.int64)
-            scores = logits[is_known]
-            cells = np.bincount(count * known + scores.argmax(-1), minlength=count**2)
-            total += cells.reshape(count, count)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(known, scores)
-            loss += float(tf.reduce_sum(losses))
+        # Without a name, the outputs of a picture do not wait for those of the next one.
+        for size, matrix, added in itertools.starmap(_measure, pairs):
+            examples += size
+            total += matrix
+            loss += added
         if not total.any():
             raise InputError("no pixel of the split has a class")
         values = {
@@ -142,6 +141,41 @@ class Segmentation(Task):
         print(f"per class: {table}")
 
 
+def _measure(logits: Any, labels: np.ndarray) -> tuple[int, np.ndarray, float]:
+    """Returns the number of masks, the matrix of `class_iou`, and the sum of the losses of known pixels.
+
+    Args:
+      logits: those of the pixels, [b, h, w, num_classes], or their parts, as of `finished_parts`.
+      labels: masks [b, h, w].
+    """
+    import tensorflow as tf
+
+    matrix: Any = 0
+    loss = 0.0
+    parts = [((), logits)] if isinstance(logits, np.ndarray) else logits
+    for at, part in parts:
+        count = part.shape[-1]
+        for scores, known in _known_pixels(part, labels[:, *at]):
+            cells = np.bincount(count * known + scores.argmax(-1), minlength=count**2)
+            matrix = matrix + cells.reshape(count, count)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(known, scores)
+            loss += float(tf.reduce_sum(losses))
+    return len(labels), matrix, loss
+
+
+def _known_pixels(
+    logits: np.ndarray, labels: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields logits, float64 [n, num_classes], and classes, int64 [n], of known pixels, some rows at a time."""
+    height, width = labels.shape[1:]
+    rows = max(1, MAX_PIXELS // width)
+    for start in range(0, height, rows):
+        part = labels[:, start : start + rows]
+        is_known = part != IGNORED
+        scores = logits[:, start : start + rows][is_known]
+        yield scores.astype(np.float64), part[is_known].astype(np.int64)
+
+
 def class_iou(matrix: np.ndarray) -> np.ndarray:
     """Returns the intersection over the union of each class, NaN where it is in no pixel.
 
@@ -157,7 +191,7 @@ def class_iou(matrix: np.ndarray) -> np.ndarray:
 class MaskLoss(ClassLoss):
     """The mean over the known pixels of an image of the softmax cross entropy, the Dice loss, or their sum.
 
-    The Dice loss (Milletari et al. 2016, without squares) is the mean over the classes of
+    The Dice loss (Milletari et al. 2016, without squares) is the weighted mean over the classes of
     1 - (2 sum p t + 1) / (sum p + sum t + 1), for probabilities p and targets t in the known pixels of an
     image. An image without known pixels has a loss of 0.
 
@@ -205,7 +239,7 @@ class MaskLoss(ClassLoss):
             common = ops.sum(found * targets, [1, 2])
             either = ops.sum(found + targets, [1, 2])
             missed = 1 - (2 * common + 1) / (either + 1)
-            loss = loss + ops.mean(weights * missed, -1)
+            loss = loss + ops.sum(weights * missed, -1) / ops.sum(weights)
         return loss
 
     def get_config(self) -> dict[str, Any]:
