@@ -8,7 +8,6 @@ In this order: the files (`Checkpoints`); the callbacks of a run that write them
 
 import json
 import math
-import os
 import zipfile
 import zlib
 from pathlib import Path

@@ -14,9 +14,9 @@ class StopRequest:
 
     A line says so at once, from a thread of its own: Python calls the handlers of signals between the
     operations of the main thread, and the first step compiles for minutes in one. A second SIGTERM ends the
-    process, also then; a second SIGINT acts as before the context, or ends it while the first one waits. A process that ignores SIGINT, as one in
-    the background of a script, continues to ignore it. The context has no effect outside of the main thread,
-    where signals cannot be handled.
+    process, also then. A second SIGINT acts as before the context, or ends the process while the first one
+    waits. A process that ignores SIGINT, as one in the background of a script, continues to ignore it. The
+    context has no effect outside of the main thread, where signals cannot be handled.
 
     Attributes:
       received: whether a signal was received.

@@ -166,7 +166,7 @@ def _measure(logits: Any, labels: np.ndarray) -> tuple[int, np.ndarray, float]:
 def _known_pixels(
     logits: np.ndarray, labels: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields logits, float64 [n, num_classes], and classes, int64 [n], of known pixels, some rows at a time."""
+    """Yields logits, float64 [n, num_classes], and classes, int64 [n], of the known pixels of some rows."""
     height, width = labels.shape[1:]
     rows = max(1, MAX_PIXELS // width)
     for start in range(0, height, rows):

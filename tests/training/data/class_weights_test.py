@@ -6,8 +6,8 @@ import dataclasses
 import numpy as np
 import pytest
 from helpers import damage_record
-from PIL import Image
 from picture_sources import RECIPE, pixels, write_folder
+from PIL import Image
 from refusals import refused
 from tensorflow.io import encode_png
 from training_runs import open_dataset
