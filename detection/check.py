@@ -4,12 +4,12 @@
 import sys
 
 from lambdanet import command_line
-from lambdanet.commands import File, Folder, command
+from lambdanet.commands import RemoteFile, RemoteFolder, command
 
 
 def check(
-    annotations: File,
-    images: Folder | None = None,
+    annotations: RemoteFile,
+    images: RemoteFolder | None = None,
     num_classes: int | None = None,
     masks: bool = True,
 ) -> None:

@@ -4,11 +4,14 @@
 import sys
 
 from lambdanet import command_line
-from lambdanet.commands import File, Folder, command
+from lambdanet.commands import File, Folder, RemoteFile, RemoteFolder, command
 
 
 def evaluate_detector(
-    saved_model: Folder, annotations: File, images: Folder, out: File | None = None
+    saved_model: RemoteFolder,
+    annotations: RemoteFile,
+    images: Folder,
+    out: File | None = None,
 ) -> None:
     """Evaluates an exported detector on annotated images and prints the COCO table.
 

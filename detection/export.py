@@ -5,16 +5,16 @@ import sys
 from typing import Annotated
 
 from lambdanet import command_line
-from lambdanet.commands import File, Folder, Name, command
+from lambdanet.commands import Name, Remote, RemoteFile, RemoteFolder, command
 from lambdanet.errors import invalid
 
 
 def export_detector(
-    model_dir: Folder,
-    out: Folder,
-    checkpoint: Annotated[str | None, "PATH"] = None,
+    model_dir: RemoteFolder,
+    out: RemoteFolder,
+    checkpoint: Annotated[str | None, "PATH", Remote] = None,
     input_size: Annotated[str | None, "H,W"] = None,
-    annotations: File | None = None,
+    annotations: RemoteFile | None = None,
     experiment: Name | None = None,
 ) -> None:
     """Exports a trained detector to a SavedModel that takes image files or arrays of any size.

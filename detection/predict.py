@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet import command_line
-from lambdanet.commands import Folder, command
+from lambdanet.commands import Folder, RemoteFolder, command
 from lambdanet.errors import Unfinished
 
 
 def predict_objects(
     images: Annotated[Sequence[str], "IMAGE_OR_FOLDER..."],
-    saved_model: Folder,
+    saved_model: RemoteFolder,
     out: Folder,
     min_confidence: Annotated[float, "P"] = 0.5,
 ) -> None:

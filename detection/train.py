@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet import command_line
-from lambdanet.commands import Folder, Name, Repeated, command
+from lambdanet.commands import Name, Remote, RemoteFolder, Repeated, command
 from lambdanet.errors import check_known, invalid
 
 
 def train_detector(
     experiment: Name,
     mode: str,
-    model_dir: Folder,
-    config_file: Annotated[Sequence[str], Repeated, "FILE"] = (),
+    model_dir: RemoteFolder,
+    config_file: Annotated[Sequence[str], Repeated, Remote, "FILE"] = (),
     params_override: Annotated[str, "TEXT"] = "",
     tpu: Annotated[str, "ADDRESS"] = "",
     tf_data_service: Annotated[str, "ADDRESS"] = "",

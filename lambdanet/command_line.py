@@ -27,6 +27,7 @@ from lambdanet.errors import (
     one_line,
     unknown,
 )
+from lambdanet.files import local_path
 from lambdanet.freed_memory import keep_for_tensorflow
 
 HELP = ("--help", "-h")
@@ -46,6 +47,7 @@ class Flag:
       define: the absl function that defines the flag.
       default: the value without the flag; a switch that is on is shown as its opposite, `--noNAME`.
       needs: what a command line with this flag must have too, such as "--format=csv or --format=jsonl".
+      is_local: whether the value is a path, or several, on this machine.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Flag:
     define: Callable[..., object] = flags.DEFINE_string
     default: object = None
     needs: Sequence[str] = ()
+    is_local: bool = False
 
     def __str__(self) -> str:
         name = f"no{self.name}" if self.default is True else self.name
@@ -63,12 +66,13 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """The positional arguments of a command: their usage, description and numbers."""
+    """The positional arguments of a command: their usage, description and numbers, as of `Flag`."""
 
     usage: str = ""
     help: str = ""
     fewest: int = 0
     most: float = 0
+    is_local: bool = False
 
     def __str__(self) -> str:
         return self.usage
@@ -174,6 +178,11 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
         raise _illegal_value(command, error) from None
     except (flags.Error, ValueError) as error:
         raise InputError(f"{error}; see {see}") from None
+    for flag in command.flags:
+        if flag.is_local:
+            _check_local(f"--{flag.name}", values[flag.name].value)
+    if command.arguments.is_local:
+        _check_local(command.arguments.usage, arguments)
     missing = [
         f"--{flag.name}"
         for flag in command.flags
@@ -188,6 +197,12 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
             f"unexpected argument {arguments[int(most)]!r} of `{command.name}`; see {see}"
         )
     return values, arguments
+
+
+def _check_local(name: str, value: str | Sequence[str] | None) -> None:
+    paths = [value] if isinstance(value, str) else value or ()
+    for path in paths:
+        local_path(path, name)
 
 
 def check_combination(command: Command, values: flags.FlagValues) -> None:

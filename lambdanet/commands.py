@@ -24,14 +24,22 @@ from absl import flags
 from lambdanet.command_line import Arguments, Command, Flag
 from lambdanet.errors import invalid
 
-Folder = Annotated[str, "DIR"]
-File = Annotated[str, "FILE"]
-Name = Annotated[str, "NAME"]
-
 
 class Repeated:
     """In an `Annotated` sequence: each value has a flag of its own, instead of commas between them."""
 
+
+class Remote:
+    """In an `Annotated` path: it may be on a remote file system, such as gs://."""
+
+
+Folder = Annotated[str, "DIR"]
+File = Annotated[str, "FILE"]
+Name = Annotated[str, "NAME"]
+RemoteFolder = Annotated[str, "DIR", Remote]
+RemoteFile = Annotated[str, "FILE", Remote]
+# The values that are paths on this machine, unless they are `Remote`.
+PATHS = ("DIR", "FILE", "PATH", "IMAGE_OR_FOLDER...")
 
 _DEFINE = {
     bool: flags.DEFINE_boolean,
@@ -134,7 +142,8 @@ def _flag(
         placeholder = texts[0]
     if is_many and default is not None:
         default = list(default)
-    return Flag(name, placeholder, help, is_required, define, default, needs)
+    is_local = placeholder in PATHS and Remote not in extras
+    return Flag(name, placeholder, help, is_required, define, default, needs, is_local)
 
 
 def _shown(default: Any) -> str:
@@ -172,4 +181,5 @@ def _arguments(argument: Flag | None, is_many: bool) -> Arguments:
         argument.help,
         int(argument.required),
         float("inf") if is_many else 1,
+        argument.is_local,
     )

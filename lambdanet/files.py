@@ -26,9 +26,8 @@ def cache_dir() -> Path:
     Raises:
       InputError: the path, or a parent, is a file.
     """
-    path = Path(
-        os.environ.get("LAMBDANET_HOME") or os.path.expanduser("~/.cache/lambdanet")
-    )
+    home = os.environ.get("LAMBDANET_HOME") or "~/.cache/lambdanet"
+    path = local_path(home, "LAMBDANET_HOME")
     existing = next(part for part in (path, *path.parents) if part.exists())
     if not existing.is_dir():
         raise invalid(
@@ -167,6 +166,18 @@ def writable_dir(
     return folder
 
 
+def local_path(path: str | Path, name: str) -> Path:
+    """Returns the path of an argument that must be on this machine; `InputError` for one such as s3://.
+
+    Args:
+      path: the path; a tilde is the home folder.
+      name: the argument, flag or variable that has it, for the message.
+    """
+    if "://" in str(path):
+        raise invalid(name, "a path on this machine", str(path))
+    return Path(path).expanduser()
+
+
 def absolute(path: str | Path) -> str:
     """Makes a local path absolute; one with a scheme, such as gs://, is returned unchanged."""
     path = str(path)
@@ -175,14 +186,17 @@ def absolute(path: str | Path) -> str:
     )
 
 
-def check_output_dir(path: str | Path) -> None:
+def check_output_dir(path: str | Path, accepts_remote: bool = False) -> None:
     """Raises `InputError` where a path is a file, or a folder with something in it.
 
     Args:
-      path: the folder, which may be on a remote file system.
+      path: the folder.
+      accepts_remote: whether it may be on a remote file system.
     """
     import tensorflow as tf
 
+    if not accepts_remote:
+        local_path(path, "out")
     path = absolute(path)
     if not tf.io.gfile.exists(path):
         return
@@ -224,7 +238,7 @@ def atomic_dir(path: str) -> Iterator[str]:
             f"out {path!r} cannot be written: {getattr(error, 'message', error)}"
         ) from error
     finally:
-        if tf.io.gfile.exists(staging):
+        with contextlib.suppress(tf.errors.NotFoundError):
             tf.io.gfile.rmtree(staging)
 
 

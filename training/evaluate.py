@@ -14,7 +14,7 @@ from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid
-from lambdanet.files import writable_dir
+from lambdanet.files import local_path, writable_dir
 from lambdanet.models.inference import for_inference
 from lambdanet.models.sliding_window import check_windows, finished_parts
 from lambdanet.training import calibration
@@ -90,7 +90,9 @@ def evaluate(
             raise invalid("window", f"left out with the task {recipe.task}", window)
         predict = partial(finished_parts, predict, window=window, overlap=overlap)
     # Before the long part.
-    folder = None if out is None else writable_dir(Path(out).expanduser(), task.FILES)
+    folder = None
+    if out is not None:
+        folder = writable_dir(local_path(out, "out"), task.FILES)
     with dataset.bad_records.as_input_errors():
         if task.any_size:
             dataset.source.check_readable(dataset.eval_split)

@@ -19,7 +19,7 @@ from lambdanet.detection.data import annotations
 from lambdanet.detection.data.masks import to_coco_detections
 from lambdanet.detection.serving.prediction import load_detector
 from lambdanet.errors import check_known
-from lambdanet.files import check_replaceable, write_output
+from lambdanet.files import check_replaceable, local_path, write_output
 from lambdanet.training.data.image_files import read_image
 
 # In the order of COCOeval.stats.
@@ -55,8 +55,9 @@ def evaluate(
     Raises:
       InputError: the annotations, an image or the detector cannot be used, or `out` cannot be written.
     """
-    if out is not None:
-        check_replaceable(Path(out).expanduser(), RESULTS)
+    file = None if out is None else local_path(out, "out")
+    if file:
+        check_replaceable(file, RESULTS)
     detector, names = load_detector(saved_model)
     annotations.check_annotations(annotation_file, images, masks=False)
     content = annotations.read_annotations(annotation_file)
@@ -80,8 +81,8 @@ def evaluate(
             if name in ids:
                 detection["category_id"] = ids[name]
                 results.append({"image_id": image["id"], **detection})
-    if out is not None:
-        write_output(Path(out).expanduser(), json.dumps(results))
+    if file:
+        write_output(file, json.dumps(results))
     table = average_precision(content, results)
     print(render_table(table), end="")
     return table

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from lambdanet.detection.data.masks import decode_mask, to_coco_detections
 from lambdanet.errors import InputError, escape_unprintable, invalid
-from lambdanet.files import check_replaceable, write_output
+from lambdanet.files import check_replaceable, local_path, write_output
 from lambdanet.training.data.image_files import expand_folders, read_images
 from lambdanet.training.serving.drawing import (
     percent,
@@ -85,7 +85,7 @@ def predict(
     detector, names = load_detector(saved_model)
     pictures = picture_paths(paths, out)
     check_replaceable(
-        Path(out).expanduser() / PREDICTIONS, rb'\{"info": \{"description": "lambdanet'
+        local_path(out, "out") / PREDICTIONS, rb'\{"info": \{"description": "lambdanet'
     )
     listed: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
@@ -116,7 +116,7 @@ def predict(
         "categories": categories,
         "unreadable": unreadable,
     }
-    write_output(Path(out).expanduser() / PREDICTIONS, json.dumps(results))
+    write_output(local_path(out, "out") / PREDICTIONS, json.dumps(results))
     return results
 
 

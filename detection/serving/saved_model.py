@@ -155,7 +155,7 @@ def export(
       InputError: `model_dir` has no trained detector, its checkpoint does not fit, or `out` cannot be
         written.
     """
-    check_output_dir(out)
+    check_output_dir(out, accepts_remote=True)
     params = load_experiment(model_dir, experiment)
     found = find_checkpoint(checkpoint or model_dir)
     names = find_class_names(params, annotation_file)

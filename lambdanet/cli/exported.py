@@ -12,7 +12,7 @@ from lambdanet.cli.training import (
     Overlap,
     Window,
 )
-from lambdanet.commands import Folder, Repeated, command
+from lambdanet.commands import Folder, Remote, RemoteFolder, Repeated, command
 from lambdanet.errors import Unfinished, invalid
 from lambdanet.which_keras import use_backend
 
@@ -24,6 +24,7 @@ Split = Annotated[
 DataDir = Annotated[
     str | None,
     "DIR",
+    Remote,
     "folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files",
 ]
 BatchSize = Annotated[int, "N", "pictures per batch"]
@@ -43,7 +44,7 @@ Options = Annotated[
 
 def predict(
     images: Annotated[Sequence[str], "IMAGE_OR_FOLDER..."],
-    saved_model: Folder,
+    saved_model: RemoteFolder,
     out: Annotated[str | None, "PATH"] = None,
     top: int = 5,
     window: Window = 0,
@@ -108,8 +109,8 @@ def explain(
 
 def predict_many(
     data: Annotated[Sequence[str], "DATA..."],
-    saved_model: Folder,
-    out: Folder,
+    saved_model: RemoteFolder,
+    out: RemoteFolder,
     format: str = "csv",
     top: Annotated[int, "--format=csv or --format=jsonl"] = 5,
     split: Split = None,
@@ -151,9 +152,9 @@ def predict_many(
 
 
 def pseudo_label(
-    saved_model: Folder,
+    saved_model: RemoteFolder,
     data: str,
-    out: Folder,
+    out: RemoteFolder,
     min_confidence: Annotated[float, "P"] = 0.3,
     per_class: int | None = None,
     label_mode: Annotated[str, "MODE"] = "soft",

@@ -6,7 +6,14 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from lambdanet.commands import File, Folder, Repeated, command
+from lambdanet.commands import (
+    File,
+    Folder,
+    Remote,
+    RemoteFolder,
+    Repeated,
+    command,
+)
 from lambdanet.errors import InputError, check_known
 from lambdanet.text_table import align_columns
 from lambdanet.which_keras import use_backend
@@ -35,6 +42,7 @@ Settings = Annotated[
 DataDir = Annotated[
     str | None,
     "DIR",
+    Remote,
     "folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else "
     "~/tensorflow_datasets)",
 ]
@@ -216,7 +224,7 @@ def evaluate(
 
 
 def export(
-    out: Folder,
+    out: RemoteFolder,
     model_dir: Folder | None = None,
     data_dir: Annotated[DataDir, "--model_dir"] = None,
     format: str = "saved_model",

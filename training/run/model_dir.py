@@ -25,7 +25,7 @@ from lambdanet.configs import recipe as recipes
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.errors import InputError, invalid
-from lambdanet.files import absolute, write_atomic
+from lambdanet.files import absolute, local_path, write_atomic
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data.class_names import Classes, check_equal, read_names
 from lambdanet.training.run import checkpoints
@@ -50,7 +50,7 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
       InputError: the folder cannot be written, has another recipe, files that are not a run's, or checkpoints
         of tf_keras.
     """
-    path = Path(model_dir).expanduser()
+    path = local_path(model_dir, "model_dir")
     parent = next(folder for folder in (path, *path.parents) if folder.exists())
     failure = f"model_dir {str(path)!r} cannot be written"
     if not parent.is_dir():

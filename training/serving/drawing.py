@@ -11,7 +11,13 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from lambdanet.errors import escape_unprintable
-from lambdanet.files import MARKED_PNG, check_replaceable, writable_dir, write_output
+from lambdanet.files import (
+    MARKED_PNG,
+    check_replaceable,
+    local_path,
+    writable_dir,
+    write_output,
+)
 
 # All in pixels.
 PANEL = 320
@@ -53,7 +59,7 @@ def picture_paths(
     Raises:
       InputError: a chosen file exists and was not written by `save_picture`, or the folder cannot be made.
     """
-    folder = os.fspath(writable_dir(Path(out).expanduser()))
+    folder = os.fspath(writable_dir(local_path(out, "out")))
     taken = {os.path.realpath(path).casefold() for path in images}
     chosen = []
     for image in images:

@@ -16,7 +16,13 @@ from tensorflow.core.protobuf import saved_model_pb2
 from lambdanet import which_keras
 from lambdanet.backend import compat, keras
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import absolute, atomic_dir, check_output_dir, write_atomic
+from lambdanet.files import (
+    absolute,
+    atomic_dir,
+    check_output_dir,
+    read_remote,
+    write_atomic,
+)
 from lambdanet.models.inference import for_inference
 from lambdanet.models.names import list_models
 from lambdanet.models.preprocessing import BILINEAR, Preprocessing
@@ -142,7 +148,7 @@ def export_saved_model(
 
 def _check_out(out: str | Path) -> None:
     """Raises `InputError` for a folder with something in it, or that TensorFlow cannot load from."""
-    check_output_dir(out)
+    check_output_dir(out, accepts_remote=True)
     if any(sign in absolute(out) for sign in "*?["):
         raise invalid(
             "out", "a path without *, ? and [, a pattern for TensorFlow", str(out)
@@ -185,7 +191,7 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
                 _record_network(model, trained, staging)
     print(f"exported {trained} to {path}")
     saved = saved_model_pb2.SavedModel()
-    saved.ParseFromString(Path(path, "saved_model.pb").read_bytes())
+    saved.ParseFromString(read_remote(f"{path}/saved_model.pb"))
     (graph,) = saved.meta_graphs
     print(
         f"oldest runtime: TensorFlow {graph.meta_info_def.tensorflow_version}, which wrote it "

@@ -157,7 +157,7 @@ def _export(
         )
         if trained.temperature != 1:
             write_names(Path(partial, TEMPERATURE), [f"{trained.temperature:g}"])
-    file = Path(out, chosen.file)
+    file = files.local_path(out, "out") / chosen.file
     print(f"exported {trained} to {file}")
     print(f"oldest runtime: {chosen.oldest_runtime(file.read_bytes())}")
     print(parity)

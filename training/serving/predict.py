@@ -13,7 +13,7 @@ from PIL import Image
 
 from lambdanet import text_table
 from lambdanet.errors import InputError, check_count, escape_unprintable, invalid
-from lambdanet.files import check_replaceable, writable_dir, write_output
+from lambdanet.files import check_replaceable, local_path, writable_dir, write_output
 from lambdanet.training.data.image_files import (
     expand_folders,
     named_if_damaged,
@@ -74,7 +74,7 @@ def predict(
     """
     paths = expand_folders(images, out)
     top = check_count("top", top)
-    file = Path(out or "").expanduser()
+    file = local_path(out or "", "out")
     table = TABLES.get(file.suffix.lower())
     if table:
         check_replaceable(file, table.beginning)
