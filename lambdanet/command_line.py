@@ -27,7 +27,7 @@ from lambdanet.errors import (
     one_line,
     unknown,
 )
-from lambdanet.files import local_path
+from lambdanet.files import check_scheme
 from lambdanet.freed_memory import keep_for_tensorflow
 
 HELP = ("--help", "-h")
@@ -47,7 +47,8 @@ class Flag:
       define: the absl function that defines the flag.
       default: the value without the flag; a switch that is on is shown as its opposite, `--noNAME`.
       needs: what a command line with this flag must have too, such as "--format=csv or --format=jsonl".
-      is_local: whether the value is a path, or several, on this machine.
+      schemes: where the value is a path, or several, the file systems that it may have beside this machine's,
+        such as "gs://"; None: it is no path.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Flag:
     define: Callable[..., object] = flags.DEFINE_string
     default: object = None
     needs: Sequence[str] = ()
-    is_local: bool = False
+    schemes: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         name = f"no{self.name}" if self.default is True else self.name
@@ -72,7 +73,7 @@ class Arguments:
     help: str = ""
     fewest: int = 0
     most: float = 0
-    is_local: bool = False
+    schemes: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return self.usage
@@ -179,10 +180,8 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
     except (flags.Error, ValueError) as error:
         raise InputError(f"{error}; see {see}") from None
     for flag in command.flags:
-        if flag.is_local:
-            _check_local(f"--{flag.name}", values[flag.name].value)
-    if command.arguments.is_local:
-        _check_local(command.arguments.usage, arguments)
+        _check_paths(f"--{flag.name}", values[flag.name].value, flag.schemes)
+    _check_paths(command.arguments.usage, arguments, command.arguments.schemes)
     missing = [
         f"--{flag.name}"
         for flag in command.flags
@@ -199,10 +198,10 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
     return values, arguments
 
 
-def _check_local(name: str, value: str | Sequence[str] | None) -> None:
-    paths = [value] if isinstance(value, str) else value or ()
-    for path in paths:
-        local_path(path, name)
+def _check_paths(name: str, value: Any, schemes: tuple[str, ...] | None) -> None:
+    if schemes is not None and value:
+        for path in [value] if isinstance(value, str) else value:
+            check_scheme(path, name, schemes)
 
 
 def check_combination(command: Command, values: flags.FlagValues) -> None:

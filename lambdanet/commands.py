@@ -23,6 +23,7 @@ from absl import flags
 
 from lambdanet.command_line import Arguments, Command, Flag
 from lambdanet.errors import invalid
+from lambdanet.files import REMOTE
 
 
 class Repeated:
@@ -30,7 +31,7 @@ class Repeated:
 
 
 class Remote:
-    """In an `Annotated` path: it may be on a remote file system, such as gs://."""
+    """In an `Annotated` path: it may be on one of the file systems of TensorFlow, such as gs://."""
 
 
 Folder = Annotated[str, "DIR"]
@@ -38,7 +39,7 @@ File = Annotated[str, "FILE"]
 Name = Annotated[str, "NAME"]
 RemoteFolder = Annotated[str, "DIR", Remote]
 RemoteFile = Annotated[str, "FILE", Remote]
-# The values that are paths on this machine, unless they are `Remote`.
+# The placeholders of paths, which are on this machine, unless they are `Remote`.
 PATHS = ("DIR", "FILE", "PATH", "IMAGE_OR_FOLDER...")
 
 _DEFINE = {
@@ -142,8 +143,10 @@ def _flag(
         placeholder = texts[0]
     if is_many and default is not None:
         default = list(default)
-    is_local = placeholder in PATHS and Remote not in extras
-    return Flag(name, placeholder, help, is_required, define, default, needs, is_local)
+    schemes = () if placeholder in PATHS else None
+    if Remote in extras:
+        schemes = REMOTE
+    return Flag(name, placeholder, help, is_required, define, default, needs, schemes)
 
 
 def _shown(default: Any) -> str:
@@ -181,5 +184,5 @@ def _arguments(argument: Flag | None, is_many: bool) -> Arguments:
         argument.help,
         int(argument.required),
         float("inf") if is_many else 1,
-        argument.is_local,
+        argument.schemes,
     )

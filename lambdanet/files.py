@@ -16,6 +16,7 @@ from lambdanet.errors import InputError, invalid
 # The chunk after the header of the PNG files that `write_output` writes, and the beginning of such a file.
 _TEXT = b"tEXtSoftware\0lambdanet"
 PNG_MARK = (len(_TEXT) - 4).to_bytes(4) + _TEXT + zlib.crc32(_TEXT).to_bytes(4)
+REMOTE = ("gs://", "file://", "ram://")  # that TensorFlow reads and writes
 LOCK = ".lock"  # in a folder that `locked` holds
 MARKED_PNG = rb"\x89PNG.{29}" + re.escape(PNG_MARK)
 
@@ -173,9 +174,15 @@ def local_path(path: str | Path, name: str) -> Path:
       path: the path; a tilde is the home folder.
       name: the argument, flag or variable that has it, for the message.
     """
-    if "://" in str(path):
-        raise invalid(name, "a path on this machine", str(path))
+    check_scheme(str(path), name, accepted=())
     return Path(path).expanduser()
+
+
+def check_scheme(path: str, name: str, accepted: tuple[str, ...] = REMOTE) -> None:
+    """Raises `InputError` for a path such as s3://, unless it begins with one of the accepted schemes."""
+    if "://" in path and not path.startswith(accepted):
+        others = f" or {accepted[0]}..." if accepted else ""
+        raise invalid(name, f"a path on this machine{others}", path)
 
 
 def absolute(path: str | Path) -> str:
@@ -212,7 +219,10 @@ def check_output_dir(path: str | Path, accepts_remote: bool = False) -> None:
 
 def check_outside(out: str | Path, folder: str | Path) -> None:
     """Raises `InputError` where an output is in a folder of inputs, among which it would be found later."""
-    if Path(absolute(out)).resolve().is_relative_to(Path(folder).resolve()):
+    is_local = "://" not in str(out)
+    if is_local and Path(absolute(out)).resolve().is_relative_to(
+        Path(folder).resolve()
+    ):
         raise invalid("out", f"a path outside of the data in '{folder}'", str(out))
 
 

@@ -108,7 +108,7 @@ def explain(
 
 
 def predict_many(
-    data: Annotated[Sequence[str], "DATA..."],
+    data: Annotated[Sequence[str], "DATA...", Remote],
     saved_model: RemoteFolder,
     out: RemoteFolder,
     format: str = "csv",
@@ -153,7 +153,7 @@ def predict_many(
 
 def pseudo_label(
     saved_model: RemoteFolder,
-    data: str,
+    data: Annotated[str, Remote],
     out: RemoteFolder,
     min_confidence: Annotated[float, "P"] = 0.3,
     per_class: int | None = None,

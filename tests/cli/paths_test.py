@@ -10,12 +10,12 @@ from refusals import refused
 
 from lambdanet import cli
 from lambdanet.command_line import parse
-from lambdanet.files import cache_dir
+from lambdanet.files import cache_dir, check_scheme
 from lambdanet.training.convert import convert
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run.model_dir import check_model_dir
 
-# The paths of each command, "*" as an argument, and behind a bar those that may be in a bucket.
+# The paths of each command, "*" as an argument, and behind a bar those that may be on gs://.
 PATHS = """
 lambdanet convert: checkpoint out class_map |
 lambdanet train: model_dir class_map | data_dir
@@ -23,8 +23,8 @@ lambdanet evaluate: model_dir out | data_dir
 lambdanet export: model_dir class_names calibration | out data_dir
 lambdanet explain: * out saved_model model_dir |
 lambdanet predict: * out | saved_model
-lambdanet predict-many: | saved_model out data_dir
-lambdanet pseudo-label: | saved_model out data_dir
+lambdanet predict-many: | * saved_model out data_dir
+lambdanet pseudo-label: | data saved_model out data_dir
 python -m lambdanet.detection.check: | annotations images
 python -m lambdanet.detection.evaluate: images out | saved_model annotations
 python -m lambdanet.detection.export: | model_dir out checkpoint annotations
@@ -50,8 +50,11 @@ def test_buckets_are_refused_where_paths_are_local(command):
         word = BUCKET if name == "*" else f"--{name}={BUCKET}"
         with refused(f"must be a path on this machine, got '{BUCKET}'"):
             parse(command, [word])
-    is_local = {flag.name for flag in command.flags if flag.is_local}
-    assert is_local == {*local.split()} - {"*"}
+    for name in remote.split():
+        prefix = "" if name == "*" else f"--{name}="
+        with refused(f"must be a path on this machine or gs://..., got '{BUCKET}'"):
+            parse(command, [f"{prefix}{BUCKET}"])
+        check_scheme("gs://bucket/x", name)
 
 
 def test_buckets_are_refused_in_python(tmp_path, monkeypatch):
@@ -70,14 +73,14 @@ def test_buckets_are_refused_in_python(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(keras.config.backend() == "jax", reason="exports need TensorFlow")
-def test_saved_models_are_written_to_other_file_systems(capsys):
+def test_saved_models_are_written_to_other_file_systems(tmp_path, capsys):
     import tensorflow as tf
 
     from lambdanet.training.serving.export import export_saved_model
 
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)]
     model = keras.Sequential([keras.Input([8, 8, 3]), *layers])
-    path = "ram://models/tiny"
+    path = f"file://{tmp_path}/tiny"
     export_saved_model(model, path, 8, [0.5] * 3, [0.5] * 3, ["cat", "dog"])
     assert f"to {path}\noldest runtime: TensorFlow" in capsys.readouterr().out
     names = tf.saved_model.load(path).class_names().numpy()
