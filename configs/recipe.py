@@ -234,11 +234,6 @@ class Recipe:
         return self.optimizer in v.DECAY_IN_STEPS
 
     @property
-    def keeps_averages(self) -> bool:
-        """Whether moving averages of the weights are evaluated and exported instead of the weights."""
-        return self.ema_decay > 0 or self.optimizer == v.SCHEDULE_FREE
-
-    @property
     def compute_dtype(self) -> str:
         """The type in which the model computes."""
         return str(self.mixed_precision or "float32")

@@ -73,11 +73,10 @@ OPTIMIZERS = {
     "muon": "keras.optimizers:Muon",
     "nadam": "keras.optimizers:Nadam",
     "rmsprop": "keras.optimizers:RMSprop",
-    "schedulefreeadamw": "lambdanet.training.run.optimizers:ScheduleFreeAdamW",
+    "schedulefreeadamw": "keras.optimizers:ScheduleFreeAdamW",
     "sgd": "keras.optimizers:SGD",
 }
 # Those whose steps decay the kernels; with the others, the loss does.
-SCHEDULE_FREE = "schedulefreeadamw"  # which evaluates an average, and needs no schedule
 DECAY_IN_STEPS = ("adafactor", "adamw", "lamb", "lion", "muon", "schedulefreeadamw")
 SCHEDULES = {
     "constant": "lambdanet.training.run.build:constant",
@@ -312,20 +311,11 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         lambda r: r.accumulate_steps == 1 or not r.sync_batch_norm,
         "1 with sync_batch_norm",
     ),
+    ("momentum", lambda r: r.momentum or r.optimizer != "lion", "above 0 with lion"),
     (
-        "momentum",
-        lambda r: r.momentum or r.optimizer not in ("lion", SCHEDULE_FREE),
-        "above 0 with {0.optimizer}",
-    ),
-    (
-        "schedule",
-        lambda r: r.schedule == "constant" or r.optimizer != SCHEDULE_FREE,
-        "constant with {0.optimizer}, whose average takes the place of a schedule",
-    ),
-    (
-        "ema_decay",
-        lambda r: not r.ema_decay or r.optimizer != SCHEDULE_FREE,
-        "0 with {0.optimizer}, which has an average of its own",
+        "optimizer",
+        lambda r: r.optimizer != "schedulefreeadamw",
+        "another one, as Keras 3.15 does not evaluate its average, and on TensorFlow takes other steps",
     ),
     (
         "randaugment_layers",

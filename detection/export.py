@@ -5,14 +5,14 @@ import sys
 from typing import Annotated
 
 from lambdanet import command_line
-from lambdanet.commands import Name, Remote, RemoteFile, RemoteFolder, command
+from lambdanet.commands import Name, RemoteFile, RemoteFolder, command
 from lambdanet.errors import invalid
 
 
 def export_detector(
     model_dir: RemoteFolder,
     out: RemoteFolder,
-    checkpoint: Annotated[str | None, "PATH", Remote] = None,
+    checkpoint: Annotated[str | None, "PATH_OR_URL"] = None,
     input_size: Annotated[str | None, "H,W"] = None,
     annotations: RemoteFile | None = None,
     experiment: Name | None = None,

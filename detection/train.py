@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet import command_line
-from lambdanet.commands import Name, Remote, RemoteFolder, Repeated, command
+from lambdanet.commands import Name, RemoteFolder, Repeated, command
 from lambdanet.errors import check_known, invalid
 
 
@@ -14,7 +14,7 @@ def train_detector(
     experiment: Name,
     mode: str,
     model_dir: RemoteFolder,
-    config_file: Annotated[Sequence[str], Repeated, Remote, "FILE"] = (),
+    config_file: Annotated[Sequence[str], Repeated, "FILE_OR_URL"] = (),
     params_override: Annotated[str, "TEXT"] = "",
     tpu: Annotated[str, "ADDRESS"] = "",
     tf_data_service: Annotated[str, "ADDRESS"] = "",

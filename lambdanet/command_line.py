@@ -27,11 +27,14 @@ from lambdanet.errors import (
     one_line,
     unknown,
 )
-from lambdanet.files import check_scheme
+from lambdanet.files import local_path
 from lambdanet.freed_memory import keep_for_tensorflow
 
 HELP = ("--help", "-h")
 GOOGLE = "0x1ae0"  # as the vendor of a PCI device
+# The placeholders of paths that must be on this machine.
+LOCAL_PATHS = ("DIR", "FILE", "PATH")
+PICTURES = "IMAGE_OR_FOLDER..."
 SLOW_IMPORTS = {"apache_beam", "jax", "keras", "tensorflow", "torch"}
 
 
@@ -47,8 +50,6 @@ class Flag:
       define: the absl function that defines the flag.
       default: the value without the flag; a switch that is on is shown as its opposite, `--noNAME`.
       needs: what a command line with this flag must have too, such as "--format=csv or --format=jsonl".
-      schemes: where the value is a path, or several, the file systems that it may have beside this machine's,
-        such as "gs://"; None: it is no path.
     """
 
     name: str
@@ -58,7 +59,6 @@ class Flag:
     define: Callable[..., object] = flags.DEFINE_string
     default: object = None
     needs: Sequence[str] = ()
-    schemes: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         name = f"no{self.name}" if self.default is True else self.name
@@ -67,13 +67,12 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """The positional arguments of a command: their usage, description and numbers, as of `Flag`."""
+    """The positional arguments of a command: their usage, description and numbers."""
 
     usage: str = ""
     help: str = ""
     fewest: int = 0
     most: float = 0
-    schemes: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return self.usage
@@ -179,9 +178,12 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
         raise _illegal_value(command, error) from None
     except (flags.Error, ValueError) as error:
         raise InputError(f"{error}; see {see}") from None
+    if command.arguments.usage == PICTURES:
+        for path in arguments:
+            local_path(path, PICTURES)
     for flag in command.flags:
-        _check_paths(f"--{flag.name}", values[flag.name].value, flag.schemes)
-    _check_paths(command.arguments.usage, arguments, command.arguments.schemes)
+        if flag.value in LOCAL_PATHS and (path := values[flag.name].value):
+            local_path(path, f"--{flag.name}")
     missing = [
         f"--{flag.name}"
         for flag in command.flags
@@ -196,12 +198,6 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
             f"unexpected argument {arguments[int(most)]!r} of `{command.name}`; see {see}"
         )
     return values, arguments
-
-
-def _check_paths(name: str, value: Any, schemes: tuple[str, ...] | None) -> None:
-    if schemes is not None and value:
-        for path in [value] if isinstance(value, str) else value:
-            check_scheme(path, name, schemes)
 
 
 def check_combination(command: Command, values: flags.FlagValues) -> None:

@@ -23,24 +23,18 @@ from absl import flags
 
 from lambdanet.command_line import Arguments, Command, Flag
 from lambdanet.errors import invalid
-from lambdanet.files import REMOTE
 
 
 class Repeated:
     """In an `Annotated` sequence: each value has a flag of its own, instead of commas between them."""
 
 
-class Remote:
-    """In an `Annotated` path: it may be on one of the file systems of TensorFlow, such as gs://."""
-
-
 Folder = Annotated[str, "DIR"]
 File = Annotated[str, "FILE"]
 Name = Annotated[str, "NAME"]
-RemoteFolder = Annotated[str, "DIR", Remote]
-RemoteFile = Annotated[str, "FILE", Remote]
-# The placeholders of paths, which are on this machine, unless they are `Remote`.
-PATHS = ("DIR", "FILE", "PATH", "IMAGE_OR_FOLDER...")
+# Which may also be on a file system of TensorFlow, such as gs://.
+RemoteFolder = Annotated[str, "DIR_OR_URL"]
+RemoteFile = Annotated[str, "FILE_OR_URL"]
 
 _DEFINE = {
     bool: flags.DEFINE_boolean,
@@ -143,10 +137,7 @@ def _flag(
         placeholder = texts[0]
     if is_many and default is not None:
         default = list(default)
-    schemes = () if placeholder in PATHS else None
-    if Remote in extras:
-        schemes = REMOTE
-    return Flag(name, placeholder, help, is_required, define, default, needs, schemes)
+    return Flag(name, placeholder, help, is_required, define, default, needs)
 
 
 def _shown(default: Any) -> str:
@@ -184,5 +175,4 @@ def _arguments(argument: Flag | None, is_many: bool) -> Arguments:
         argument.help,
         int(argument.required),
         float("inf") if is_many else 1,
-        argument.schemes,
     )

@@ -174,23 +174,22 @@ def local_path(path: str | Path, name: str) -> Path:
       path: the path; a tilde is the home folder.
       name: the argument, flag or variable that has it, for the message.
     """
-    check_scheme(str(path), name, accepted=())
+    if "://" in str(path):
+        raise invalid(name, "a path on this machine", str(path))
     return Path(path).expanduser()
 
 
-def check_scheme(path: str, name: str, accepted: tuple[str, ...] = REMOTE) -> None:
-    """Raises `InputError` for a path such as s3://, unless it begins with one of the accepted schemes."""
-    if "://" in path and not path.startswith(accepted):
-        others = f" or {accepted[0]}..." if accepted else ""
-        raise invalid(name, f"a path on this machine{others}", path)
-
-
 def absolute(path: str | Path) -> str:
-    """Makes a local path absolute; one with a scheme, such as gs://, is returned unchanged."""
+    """Makes a local path absolute; one on a file system of TensorFlow, such as gs://, is returned unchanged.
+
+    `InputError` for others, such as s3://.
+    """
     path = str(path)
-    return (
-        path.rstrip("/") if "://" in path else os.path.abspath(os.path.expanduser(path))
-    )
+    if "://" not in path:
+        return os.path.abspath(os.path.expanduser(path))
+    if not path.startswith(REMOTE):
+        raise invalid("path", f"on this machine or {REMOTE[0]}...", path)
+    return path.rstrip("/")
 
 
 def check_output_dir(path: str | Path, accepts_remote: bool = False) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs of a network for pictures and volumes that are too large for it, window by window."""
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,25 +11,22 @@ from lambdanet.backend import keras
 from lambdanet.backend.tensors import PerAxis, per_axis, round_up
 from lambdanet.errors import check_count, check_natural, invalid
 
-SIGMA = 1 / 8  # of the weights, in windows
 MULTIPLE = 32  # the largest stride of most networks
-
-Model = keras.Model | Callable[[np.ndarray], Any]
 
 
 def sliding_window(
-    model: Model,
+    model: keras.Model | Callable[[np.ndarray], Any],
     inputs: Any,
     window: PerAxis,
     overlap: PerAxis,
     multiple: PerAxis = MULTIPLE,
 ) -> np.ndarray:
-    """Computes a network on overlapping windows of its inputs, and joins the outputs with Gaussian weights.
+    """Computes a network on overlapping windows of its inputs, and joins their outputs.
 
-    Outputs that are nearer than half of the overlap to where a window cuts the inputs are left out. So the
+    Each output is of the window whose cuts are farthest away, at least half of the overlap. So the
     result equals that for the whole inputs at once, where the network sees no further than that, and the
     sides of the inputs are multiples of `multiple`. (A lambda layer with content sees its whole window.)
-    Beside the result, memory is that of a window, and of what it shares with the next ones.
+    Beside the result, memory is that of a window.
 
     Args:
       model: a network for inputs of any size, [b, *size, c] -> [b, *size, d], such as of `create_unet`, or a
@@ -51,21 +49,21 @@ def sliding_window(
     """
     inputs = np.asarray(inputs)
     result: Any = None
-    for at, outputs in finished_parts(model, inputs, window, overlap, multiple):
+    for at, outputs in window_parts(model, inputs, window, overlap, multiple):
         if result is None:
             result = np.empty([*inputs.shape[:-1], outputs.shape[-1]], np.float32)
         result[:, *at] = outputs
     return result
 
 
-def finished_parts(
-    model: Model,
+def window_parts(
+    model: keras.Model | Callable[[np.ndarray], Any],
     inputs: np.ndarray,
     window: PerAxis,
     overlap: PerAxis,
     multiple: PerAxis = MULTIPLE,
 ) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
-    """Yields the parts of the result of `sliding_window` that later windows do not change, one by one.
+    """Yields the parts of the result of `sliding_window`, window by window.
 
     Args and errors are those of `sliding_window`.
 
@@ -73,102 +71,50 @@ def finished_parts(
       The place of a part, a slice for each axis of the size, and its outputs, float32.
     """
     predict = model.predict_on_batch if isinstance(model, keras.Model) else model
-    axes = check_windows(window, overlap, multiple, inputs.ndim - 2)
-
-    def check(part: np.ndarray) -> np.ndarray:
-        outputs = np.asarray(predict(part), np.float32)
-        if outputs.shape[:-1] != part.shape[:-1]:
-            accepted = f"the size of the inputs, {part.shape[1:-1]}"
-            raise invalid("size of the outputs", accepted, outputs.shape[1:-1])
-        return outputs
-
-    return _join(check, inputs, axes)
-
-
-def check_windows(
-    window: PerAxis, overlap: PerAxis, multiple: PerAxis = MULTIPLE, rank: int = 2
-) -> list[tuple[int, int, int]]:
-    """Returns the window, the overlap and the multiple of each axis; errors as of `sliding_window`."""
-    axes = list(
-        zip(
-            per_axis(window, rank, "window"),
-            per_axis(overlap, rank, "overlap"),
-            per_axis(multiple, rank, "multiple"),
-            strict=True,
-        )
+    size = inputs.shape[1:-1]
+    settings = zip(
+        size,
+        per_axis(window, len(size), "window"),
+        per_axis(overlap, len(size), "overlap"),
+        per_axis(multiple, len(size), "multiple"),
+        strict=True,
     )
-    for side, shared, stride in axes:
-        if check_count("window", side) < check_count("multiple", stride):
-            accepted = f"at least {stride}, the distance of windows"
-            raise invalid("window", accepted, side)
-        if check_natural("overlap", shared) > side - stride:
-            accepted = f"from 0 to window - multiple, {side - stride}"
-            raise invalid("overlap", accepted, shared)
-    return axes
+    for places in itertools.product(*(_windows(*axis) for axis in settings)):
+        whole, at, within = zip(*places, strict=True)
+        cut = inputs[:, *whole]
+        outputs = np.asarray(predict(cut))
+        if outputs.shape[:-1] != cut.shape[:-1]:
+            accepted = f"the size of the inputs, {cut.shape[1:-1]}"
+            raise invalid("size of the outputs", accepted, outputs.shape[1:-1])
+        yield at, outputs[:, *within]
 
 
-def _join(
-    predict: Callable[[np.ndarray], np.ndarray],
-    inputs: np.ndarray,
-    axes: Sequence[tuple[int, int, int]],
-) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
-    """Yields what `finished_parts` does, for windows of the last axes of the size, and the others whole.
-
-    The windows of the first of these axes come one after the other, each in the parts of the axes behind it.
-    What a window shares with the next one, which adds to it, is kept.
-    """
-    if not axes:
-        yield (), predict(inputs)
-        return
-    (window, overlap, multiple), *others = axes
-    axis = inputs.ndim - 1 - len(axes)
-    before = (slice(None),) * axis
-    size = inputs.shape[axis]
-    places = _windows(size, window, overlap, multiple)
-    ends = [*(start for start, _ in places[1:]), size]
-    kept: Any = None
-    for (start, weights), end in zip(places, ends, strict=True):
-        cut = inputs[*before, start : start + len(weights)]
-        factors = weights.reshape([-1, *[1] * (inputs.ndim - 1 - axis)])
-        done = end - start
-        shared: Any = None
-        for at, outputs in _join(predict, cut, others):
-            outputs = factors * outputs
-            if kept is not None:
-                outputs[*before, : kept.shape[axis]] += kept[*before, :, *at]
-            yield (slice(start, end), *at), outputs[*before, :done]
-            if done == len(weights):
-                continue
-            if shared is None:
-                sides = [len(weights) - done, *inputs.shape[axis + 1 : -1]]
-                shape = [*outputs.shape[:axis], *sides, outputs.shape[-1]]
-                shared = np.empty(shape, np.float32)
-            shared[*before, :, *at] = outputs[*before, done:]
-        kept = shared
+def check_windows(window: int, overlap: int, multiple: int = MULTIPLE) -> None:
+    """Raises `InputError` for windows that are too small, or overlap so far that they do not advance."""
+    if check_count("window", window) < multiple:
+        accepted = f"at least {multiple}, the distance of windows"
+        raise invalid("window", accepted, window)
+    if check_natural("overlap", overlap) > window - multiple:
+        accepted = f"from 0 to window - multiple, {window - multiple}"
+        raise invalid("overlap", accepted, overlap)
 
 
 def _windows(
     size: int, window: int, overlap: int, multiple: int
-) -> list[tuple[int, np.ndarray]]:
-    """Returns the first position of each window along an axis, and the weights of its positions.
+) -> list[tuple[slice, slice, slice]]:
+    """Returns the windows along an axis: the place of each, of its part, and of that part within it.
 
-    The weights of a position sum to 1 over the windows.
+    A part ends in the middle of what the window shares with the next one.
     """
+    check_windows(window, overlap, multiple)
     step = (window - overlap) // multiple * multiple
-    margin = overlap // 2
     last = round_up(max(size - window, 0), multiple)
-    total = np.zeros(size)
     found = []
-    for start in (*range(0, last, step), last):
-        places = np.arange(min(window, size - start))
-        weights = np.exp(-0.5 * ((places + 0.5) / window - 0.5) ** 2 / SIGMA**2)
-        if start > 0:
-            weights[:margin] = 0
-        if start + window < size:
-            weights[window - margin :] = 0
-        total[start : start + window] += weights
-        found.append((start, weights))
-    return [
-        (start, (weights / total[start : start + window]).astype(np.float32))
-        for start, weights in found
-    ]
+    begin = 0
+    starts = [*range(0, last, step), last]
+    for start, following in zip(starts, [*starts[1:], size], strict=True):
+        end = size if start == last else (start + window + following) // 2
+        whole = slice(start, min(start + window, size))
+        found.append((whole, slice(begin, end), slice(begin - start, end - start)))
+        begin = end
+    return found

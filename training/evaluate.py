@@ -16,7 +16,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import local_path, writable_dir
 from lambdanet.models.inference import for_inference
-from lambdanet.models.sliding_window import check_windows, finished_parts
+from lambdanet.models.sliding_window import check_windows, window_parts
 from lambdanet.training import calibration
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
@@ -29,6 +29,8 @@ from lambdanet.training.run.model_dir import (
 from lambdanet.training.run.start import read_record
 
 which_keras.check_backend("evaluate", ("tensorflow", "jax"))
+
+MAP_ROWS = 16  # of a whole picture that are measured at a time
 
 
 def evaluate(
@@ -88,7 +90,7 @@ def evaluate(
     if window:
         if not task.any_size:
             raise invalid("window", f"left out with the task {recipe.task}", window)
-        predict = partial(finished_parts, predict, window=window, overlap=overlap)
+        predict = partial(window_parts, predict, window=window, overlap=overlap)
     # Before the long part.
     folder = None
     if out is not None:
@@ -177,13 +179,13 @@ def outputs(
     """Runs a model on a dataset, with a progress bar in a terminal.
 
     Args:
-      predict: images -> logits [b, ...], or parts of them, as `finished_parts` yields them.
+      predict: images -> logits [b, ...], or parts of them, as `window_parts` yields them.
       batches: (images, labels); the last batch may be partial.
       num_batches: the number of batches, for the progress bar.
 
     Yields:
-      The logits of a batch, and its labels. Logits are float64 [b, num_classes], maps are float32, and the
-      parts of maps are yielded as `predict` does.
+      The logits of a batch, float64, and its labels; of maps, [b, h, w, ...], an iterator of the parts of
+      their logits, float32, as of `window_parts`.
 
     Raises:
       InputError: there is no image, or an output is not a number.
@@ -201,16 +203,27 @@ def outputs(
         if count < size:  # JAX compiles each size of a batch
             padding = [(0, size - count)] + [(0, 0)] * (images.ndim - 1)
             images = np.pad(images, padding)
-        # Without a name, as one that waits would keep the outputs for the next picture.
-        yield _checked(predict(images), count), labels
+        if labels.ndim > 2:
+            yield _map_parts(predict(images)), labels
+        else:
+            yield _checked(predict(images)[:count]).astype(np.float64), labels
     if size == 0:
         raise InputError("no image of the split can be read")
 
 
-def _checked(logits: Any, count: int) -> Any:
-    """Returns the first logits, or their parts; `InputError` where one is not a number."""
-    if isinstance(logits, Iterator):
-        return ((at, _checked(part, count)) for at, part in logits)
+def _map_parts(logits: Any) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+    """Yields the parts of maps, which may be in parts; as `window_parts`."""
+    parts = logits
+    if isinstance(logits, np.ndarray):
+        starts = range(0, logits.shape[1], MAP_ROWS)
+        rows = (slice(start, start + MAP_ROWS) for start in starts)
+        parts = (((at,), logits[:, at]) for at in rows)
+    for at, part in parts:
+        yield at, _checked(part)
+
+
+def _checked(logits: np.ndarray) -> np.ndarray:
+    """Returns logits; `InputError` where one is not a number."""
     if np.isnan(np.max(logits)):
         raise InputError("the model gives outputs that are not numbers (NaN)")
-    return logits[:count] if logits.ndim > 2 else logits[:count].astype(np.float64)
+    return logits

@@ -12,7 +12,7 @@ from lambdanet.cli.training import (
     Overlap,
     Window,
 )
-from lambdanet.commands import Folder, Remote, RemoteFolder, Repeated, command
+from lambdanet.commands import Folder, RemoteFolder, Repeated, command
 from lambdanet.errors import Unfinished, invalid
 from lambdanet.which_keras import use_backend
 
@@ -23,8 +23,7 @@ Split = Annotated[
 ]
 DataDir = Annotated[
     str | None,
-    "DIR",
-    Remote,
+    "DIR_OR_URL",
     "folder of TFDS's datasets (default: ~/tensorflow_datasets), or of a table's files",
 ]
 BatchSize = Annotated[int, "N", "pictures per batch"]
@@ -108,7 +107,7 @@ def explain(
 
 
 def predict_many(
-    data: Annotated[Sequence[str], "DATA...", Remote],
+    data: Annotated[Sequence[str], "DATA..."],
     saved_model: RemoteFolder,
     out: RemoteFolder,
     format: str = "csv",
@@ -153,7 +152,7 @@ def predict_many(
 
 def pseudo_label(
     saved_model: RemoteFolder,
-    data: Annotated[str, Remote],
+    data: str,
     out: RemoteFolder,
     min_confidence: Annotated[float, "P"] = 0.3,
     per_class: int | None = None,

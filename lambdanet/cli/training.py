@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 from lambdanet.commands import (
     File,
     Folder,
-    Remote,
     RemoteFolder,
     Repeated,
     command,
@@ -41,8 +40,7 @@ Settings = Annotated[
 ]
 DataDir = Annotated[
     str | None,
-    "DIR",
-    Remote,
+    "DIR_OR_URL",
     "folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else "
     "~/tensorflow_datasets)",
 ]

@@ -10,10 +10,11 @@ from refusals import refused
 
 from lambdanet import cli
 from lambdanet.command_line import parse
-from lambdanet.files import cache_dir, check_scheme
+from lambdanet.files import absolute, cache_dir
 from lambdanet.training.convert import convert
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run.model_dir import check_model_dir
+from lambdanet.training.serving.exported_model import load_classifier
 
 # The paths of each command, "*" as an argument, and behind a bar those that may be on gs://.
 PATHS = """
@@ -23,8 +24,8 @@ lambdanet evaluate: model_dir out | data_dir
 lambdanet export: model_dir class_names calibration | out data_dir
 lambdanet explain: * out saved_model model_dir |
 lambdanet predict: * out | saved_model
-lambdanet predict-many: | * saved_model out data_dir
-lambdanet pseudo-label: | data saved_model out data_dir
+lambdanet predict-many: | saved_model out data_dir
+lambdanet pseudo-label: | saved_model out data_dir
 python -m lambdanet.detection.check: | annotations images
 python -m lambdanet.detection.evaluate: images out | saved_model annotations
 python -m lambdanet.detection.export: | model_dir out checkpoint annotations
@@ -43,6 +44,8 @@ BUCKET = "s3://bucket/x"
 def test_buckets_are_refused_where_paths_are_local(command):
     rows = dict(row.split(": ") for row in PATHS.strip().splitlines())
     local, remote = rows.get(command.invocation, "|").split("|")
+    shown = {flag.name for flag in command.flags if flag.value.endswith("_OR_URL")}
+    assert shown == {*remote.split()}
     every = {name for row in rows.values() for name in row.replace("|", "").split()}
     every &= {flag.name for flag in command.flags}
     assert every == {*local.split(), *remote.split()} - {"*"}
@@ -50,11 +53,6 @@ def test_buckets_are_refused_where_paths_are_local(command):
         word = BUCKET if name == "*" else f"--{name}={BUCKET}"
         with refused(f"must be a path on this machine, got '{BUCKET}'"):
             parse(command, [word])
-    for name in remote.split():
-        prefix = "" if name == "*" else f"--{name}="
-        with refused(f"must be a path on this machine or gs://..., got '{BUCKET}'"):
-            parse(command, [f"{prefix}{BUCKET}"])
-        check_scheme("gs://bucket/x", name)
 
 
 def test_buckets_are_refused_in_python(tmp_path, monkeypatch):
@@ -69,6 +67,9 @@ def test_buckets_are_refused_in_python(tmp_path, monkeypatch):
     monkeypatch.setenv("LAMBDANET_HOME", BUCKET)
     with refused(f"LAMBDANET_HOME {message}"):
         cache_dir()
+    with refused(f"path must be on this machine or gs://..., got '{BUCKET}'"):
+        load_classifier(BUCKET)
+    assert absolute("gs://bucket/x/") == "gs://bucket/x"
     assert not list(tmp_path.iterdir())
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from lambdanet.errors import InputError, invalid
-from lambdanet.files import read_remote
+from lambdanet.files import absolute, read_remote
 from lambdanet.training.data import records, sources, tables
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures
@@ -109,7 +109,11 @@ def _expand(item: str) -> tuple[list[str], list[str]]:
     if os.path.isfile(item):
         return [item], []
     is_remote = "://" in item
-    paths = tf.io.gfile.glob(item) if is_remote else glob.glob(item, recursive=True)
+    paths = (
+        tf.io.gfile.glob(absolute(item))
+        if is_remote
+        else glob.glob(item, recursive=True)
+    )
     pictures = []
     others = []
     for path in sorted(paths):

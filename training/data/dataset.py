@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, invalid, join_first
+from lambdanet.errors import InputError, invalid
 from lambdanet.training.data import augment, preprocess, records
 from lambdanet.training.data.bad_records import (
     BadRecords,
@@ -135,19 +135,12 @@ class Dataset:
             return recipe.class_weights
         present, _ = self._label_counts
         weights = present.sum() / (recipe.num_classes * np.maximum(present, 1))
-        smallest = weights.min()
-        weights = np.minimum(weights, MAX_WEIGHT * smallest)
-        absent = np.flatnonzero(present == 0)
-        if len(absent):
-            weight = 0.0 if self.task.any_size else smallest
-            weights[absent] = weight
-            names = join_first(
-                [repr(self.class_names[place]) for place in absent], ", "
-            )
-            print(
-                f"balanced: {recipe.train_split} has no {names}, which gets the weight {weight:.3g}",
-                flush=True,
-            )
+        weights = np.minimum(weights, MAX_WEIGHT * weights.min())
+        weights[present == 0] = 0 if self.task.any_size else weights.min()
+        pairs = zip(self.class_names, present, strict=True)
+        if absent := [name for name, count in pairs if not count]:
+            given = f"which gets the weight {weights[present == 0][0]:.3g}"
+            print(f"{recipe.train_split} has no {', '.join(absent)}, {given}")
         return tuple(weights.tolist())
 
     @functools.cached_property

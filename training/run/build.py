@@ -102,8 +102,8 @@ def build_optimizer(
 ) -> keras.optimizers.Optimizer:
     """Returns the recipe's optimizer, with its learning rate schedule, clipping, decay and loss scaling.
 
-    Its `averages` are those of all weights, batch statistics too, where the recipe `keeps_averages`. They
-    start at the weights, and `average_weights` moves them.
+    Its `averages` are the moving averages of all weights, batch statistics too, where the recipe has
+    `ema_decay`. They start at the weights, and `average_weights` moves them.
 
     Args:
       recipe: the recipe.
@@ -137,7 +137,7 @@ def build_optimizer(
         accepted = f"options of {kind.__name__}"
         options = recipe.optimizer_options
         raise invalid("optimizer_options", accepted, options, one_line(error)) from None
-    decay = 0.0 if kind in optimizers.OWN_DECAY else optimizer.weight_decay or 0.0
+    decay = 0.0 if kind is optimizers.LAMB else optimizer.weight_decay or 0.0
     decays = [decay * optimizers.is_kernel(variable) for variable in variables]
     factors = optimizers.layer_rate_factors(
         variables, recipe.layer_decay, recipe.head_rate
@@ -153,7 +153,7 @@ def build_optimizer(
     if K.ENGINE == "tensorflow":
         optimizer.apply = optimizers.sum_over_devices(optimizer)
     optimizer.averages = []
-    if recipe.keeps_averages:
+    if recipe.ema_decay:
         optimizer.averages = optimizer.add_optimizer_variables(weights, "average")
         for average, weight in zip(optimizer.averages, weights, strict=True):
             average.assign(keras.ops.copy(weight))

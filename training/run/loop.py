@@ -13,7 +13,7 @@ Most runs are one call of `keras.Model.fit`. The order of an epoch in it:
 3. After each step, the callbacks in the order of `create_callbacks`: the guard checks that the loss is
    finite, and `SaveCheckpoints` (checkpoints.py) writes a checkpoint every `save_every` steps, and where a
    stop was requested.
-4. Keras evaluates the validation data, with the averaged weights where the recipe `keeps_averages`. A run that
+4. Keras evaluates the validation data, with the averaged weights where the recipe has `ema_decay`. A run that
    is stopped here saves the sums of its training metrics, and repeats the evaluation alone (`finish_epoch`).
 5. At the end of the epoch, the same callbacks: the guard checks the weights; then come the images per second,
    history.csv and TensorBoard (logs.py), the user's callbacks and the best epoch. The checkpoint is the last,
@@ -345,13 +345,13 @@ def create_callbacks(
       own: the user's callbacks, and the best epoch.
       saving: the callback that writes the checkpoints.
     """
-    averages = [AveragedEvaluation(checkpoints)] if recipe.keeps_averages else []
+    averages = [AveragedEvaluation(checkpoints)] if recipe.ema_decay else []
     skipped = [SkippedSteps()] if recipe.mixed_precision == "float16" else []
     files: list[keras.callbacks.Callback] = []
     if checkpoints.devices.chief:
         files = [
             HistoryFile(path / model_dirs.HISTORY),
-            Dashboard(path / model_dirs.LOGS, averaged=recipe.keeps_averages),
+            Dashboard(path / model_dirs.LOGS, averaged=recipe.ema_decay > 0),
         ]
     return [
         *averages,

@@ -79,49 +79,6 @@ class LAMB(keras.optimizers.Adam):
 
 
 @keras.saving.register_keras_serializable("lambdanet")
-class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
-    """AdamW without a schedule (Defazio et al. 2024), whose average x is evaluated instead of the weights y.
-
-        z = z - learning_rate * (g / (sqrt(v) + epsilon) + weight_decay * y)
-        x = x + (z - x) / step
-        y = beta_1 * x + (1 - beta_1) * z
-
-    with the gradient g at y, and the bias-corrected moment v of Adam. (On TensorFlow, the step of Keras 3.15
-    reads z where the former one is meant, and its decay is of y alone.)
-
-    Example:
-      >>> optimizer = ScheduleFreeAdamW(learning_rate=2.5e-3, weight_decay=0.02)
-    """
-
-    def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
-        index = self._get_variable_index(variable)
-        step = K.cast(self.iterations + 1, variable.dtype)
-        rate = K.cast(learning_rate, variable.dtype)
-        rate *= K.minimum(step / max(self.warmup_steps, 1), 1.0)
-        x = self.average(variable)
-        v = self._velocities[index]
-        self.assign_add(v, (K.square(gradient) - v) * (1 - self.beta_2))
-        update = gradient / (K.sqrt(v / (1 - self.beta_2**step)) + self.epsilon)
-        if is_kernel(self._trainable_variables[index]):
-            update += (self.weight_decay or 0.0) * variable
-        z = self._momentums[index]
-        self.assign_sub(z, rate * update)
-        x += (z - x) / step
-        self.assign(variable, self.beta_1 * x + (1 - self.beta_1) * z)
-
-    def average(self, variable: Any) -> Tensor:
-        """Returns x of a variable, whose value is y; a variable that is not trained is its own."""
-        if not variable.trainable:
-            return K.convert_to_tensor(variable)
-        z = self._momentums[self._get_variable_index(variable)]
-        return (variable - (1 - self.beta_1) * z) / self.beta_1
-
-
-# Whose steps decay the kernels themselves.
-OWN_DECAY = (LAMB, ScheduleFreeAdamW)
-
-
-@keras.saving.register_keras_serializable("lambdanet")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     """Keras's loss scaling for float16, whose `iterations` count all steps, as a run counts its batches.
 

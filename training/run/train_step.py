@@ -9,7 +9,7 @@ from lambdanet import backend as K
 from lambdanet.backend import ENGINE, keras
 from lambdanet.backend.device import num_devices
 from lambdanet.errors import invalid
-from lambdanet.training.run.optimizers import ScheduleFreeAdamW, inner, layer_group
+from lambdanet.training.run.optimizers import inner, layer_group
 
 
 def accumulate_gradients(model: keras.Model, parts: int) -> Callable[..., Any]:
@@ -62,19 +62,12 @@ def move_averages(
 
     With `ema_momentum` alone, those of a short run would be the initial weights.
 
-    Those of `ScheduleFreeAdamW` are its own.
-
     Args:
       optimizer: the optimizer, of `build_optimizer`.
       weights: the weights, as for `build_optimizer`.
     """
-    own = inner(optimizer)
-    if isinstance(own, ScheduleFreeAdamW):
-        for average, weight in zip(optimizer.averages, weights, strict=True):
-            average.assign(own.average(weight))
-        return
     step = K.cast(optimizer.iterations, "float32")
-    decay = K.minimum(own.ema_momentum, (1 + step) / (10 + step))
+    decay = K.minimum(inner(optimizer).ema_momentum, (1 + step) / (10 + step))
     for average, weight in zip(optimizer.averages, weights, strict=True):
         average.assign(average + (1 - decay) * (weight - average))
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads exported classifiers and detectors. Needs TensorFlow only."""
 
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from lambdanet.errors import invalid, one_line
+from lambdanet.files import absolute
 
 
 class ExportedModel(NamedTuple):
@@ -30,7 +30,7 @@ def load_exported_model(
       output: an output of its signatures, such as "probabilities"; another program's has none of that name.
       program: the program that writes such a SavedModel, for error messages.
     """
-    path = os.path.expanduser(saved_model)
+    path = absolute(saved_model)
     accepted = f"a folder written by {program}"
     if not tf.saved_model.contains_saved_model(path):
         problem = (

@@ -157,7 +157,7 @@ def find_mask(
     if not window:
         return serve(images=tf.constant(image[np.newaxis]))["classes"][0].numpy()
 
-    from lambdanet.models.sliding_window import finished_parts
+    from lambdanet.models.sliding_window import window_parts
 
     def scores(images: np.ndarray) -> np.ndarray:
         # Logits but for a number per pixel, of which the mean is taken, as in evaluation.
@@ -165,7 +165,7 @@ def find_mask(
         return np.log(np.maximum(found, TINY))
 
     mask = np.empty(image.shape[:2], np.uint8)
-    for at, part in finished_parts(scores, image[np.newaxis], window, overlap):
+    for at, part in window_parts(scores, image[np.newaxis], window, overlap):
         mask[*at] = part[0].argmax(-1)
     return mask
 

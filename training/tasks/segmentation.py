@@ -4,8 +4,7 @@
 A label is the mask of an image, uint8 [h, w]. Pixels of 255 have no class, and count in no loss and metric.
 """
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,8 +21,6 @@ from lambdanet.training.data.task import Evaluation, Task
 from lambdanet.training.tasks.classification import ClassLoss
 
 ops = keras.ops
-
-MAX_PIXELS = 1 << 13  # that are measured at a time
 
 
 class Segmentation(Task):
@@ -100,16 +97,24 @@ class Segmentation(Task):
     def measure(
         self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], model_dir: Path
     ) -> Evaluation:
+        import tensorflow as tf
+
         del model_dir
         count = self.recipe.num_classes
         total = np.zeros([count, count], np.int64)
         loss = 0.0
         examples = 0
-        # Without a name, the outputs of a picture do not wait for those of the next one.
-        for size, matrix, added in itertools.starmap(_measure, pairs):
-            examples += size
-            total += matrix
-            loss += added
+        for parts, labels in pairs:
+            examples += len(labels)
+            for at, part in parts:
+                is_known = labels[:, *at] != IGNORED
+                known = labels[:, *at][is_known].astype(np.int64)
+                scores = part[is_known].astype(np.float64)
+                cells = count * known + scores.argmax(-1)
+                total += np.bincount(cells, minlength=count**2).reshape(total.shape)
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(known, scores)
+                loss += float(tf.reduce_sum(losses))
+            del part  # of a picture, which would wait for the next one
         if not total.any():
             raise InputError("no pixel of the split has a class")
         values = {
@@ -139,41 +144,6 @@ class Segmentation(Task):
         table = folder / "classes.csv"
         write_output(table, text_table.to_csv(rows))
         print(f"per class: {table}")
-
-
-def _measure(logits: Any, labels: np.ndarray) -> tuple[int, np.ndarray, float]:
-    """Returns the number of masks, the matrix of `class_iou`, and the sum of the losses of known pixels.
-
-    Args:
-      logits: those of the pixels, [b, h, w, num_classes], or their parts, as of `finished_parts`.
-      labels: masks [b, h, w].
-    """
-    import tensorflow as tf
-
-    matrix: Any = 0
-    loss = 0.0
-    parts = [((), logits)] if isinstance(logits, np.ndarray) else logits
-    for at, part in parts:
-        count = part.shape[-1]
-        for scores, known in _known_pixels(part, labels[:, *at]):
-            cells = np.bincount(count * known + scores.argmax(-1), minlength=count**2)
-            matrix = matrix + cells.reshape(count, count)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(known, scores)
-            loss += float(tf.reduce_sum(losses))
-    return len(labels), matrix, loss
-
-
-def _known_pixels(
-    logits: np.ndarray, labels: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields logits, float64 [n, num_classes], and classes, int64 [n], of the known pixels of some rows."""
-    height, width = labels.shape[1:]
-    rows = max(1, MAX_PIXELS // width)
-    for start in range(0, height, rows):
-        part = labels[:, start : start + rows]
-        is_known = part != IGNORED
-        scores = logits[:, start : start + rows][is_known]
-        yield scores.astype(np.float64), part[is_known].astype(np.int64)
 
 
 def class_iou(matrix: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import assert_equal_arrays
+from refusals import refused
 
 from lambdanet import configs
 from lambdanet.configs import recipe_values
@@ -19,9 +20,9 @@ RECIPE = dataclasses.replace(
     weight_decay=0.0,
     global_batch_size=8,
 )
-# But ftrl, whose step is not in proportion to its learning rate.
+# But ftrl, whose step is not in proportion to its learning rate, and one that is refused.
 EVERY_OPTIMIZER = pytest.mark.parametrize(
-    "optimizer", sorted({*recipe_values.OPTIMIZERS} - {"ftrl"})
+    "optimizer", sorted({*recipe_values.OPTIMIZERS} - {"ftrl", "schedulefreeadamw"})
 )
 
 
@@ -154,6 +155,12 @@ def test_every_optimizer_of_keras_is_known():
     names = [name for name in dir(keras.optimizers) if "Optimizer" not in name]
     classes = {name.lower() for name in names if name[0].isupper()}
     assert classes == recipe_values.OPTIMIZERS.keys()
+
+
+def test_weights_that_nobody_evaluates_are_refused():
+    message = "optimizer must be another one, .*average.*, got 'schedulefreeadamw'"
+    with refused(message):
+        dataclasses.replace(RECIPE, optimizer="ScheduleFreeAdamW")
 
 
 def test_layers_are_stem_blocks_and_classifier():

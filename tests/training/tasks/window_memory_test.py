@@ -12,7 +12,7 @@ import tensorflow as tf
 from refusals import refused
 
 from lambdanet import configs, sliding_window
-from lambdanet.models.sliding_window import finished_parts
+from lambdanet.models.sliding_window import window_parts
 from lambdanet.training import evaluate
 from lambdanet.training.serving.predict import find_mask, predict
 from lambdanet.training.tasks.segmentation import Segmentation
@@ -57,7 +57,7 @@ def test_evaluation_holds_no_second_picture(windows, most):
     used = network
     if windows:
         whole = functools.partial(sliding_window, network, **windows)
-        used = functools.partial(finished_parts, network, **windows)
+        used = functools.partial(window_parts, network, **windows)
     found, size = peak(lambda: measure(used))
     assert size <= most * LOGITS
     scores = np.concatenate([whole(PICTURES[:1]), whole(PICTURES[1:])])
