@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import tensorflow as tf
 from PIL import Image
 
@@ -84,7 +85,8 @@ def check_annotations(
         "categories": len(categories),
         "left_out": 0,
     }
-    seen: set[int] = set()
+    seen: set[Any] = set()
+    largest = 0.0
     outside: list[InputError] = []
     for annotation in content["annotations"]:
         where = _where(path, annotation, seen)
@@ -104,15 +106,26 @@ def check_annotations(
             outside.append(
                 invalid(f"{where}: bbox [x, y, width, height]", accepted, box)
             )
-        found["left_out"] += _is_dropped(box, size)
+        is_dropped = _is_dropped(box, size)
+        found["left_out"] += is_dropped
+        if annotation["iscrowd"] not in (0, 1):
+            raise invalid(f"{where}: iscrowd", "0 or 1", annotation["iscrowd"])
+        if not (is_dropped or annotation["area"] > 0):  # NaN too
+            raise invalid(f"{where}: area", "above 0", annotation["area"])
         if masks:
             _check_mask(where, annotation, size)
+            if not (is_dropped or annotation["iscrowd"] or outside):
+                _check_inside(where, annotation["segmentation"], box)
+        largest = max(largest, *box)
         found["crowds" if annotation["iscrowd"] else "objects"] += 1
     if outside:
         count = f"{len(outside)} of {len(content['annotations'])} boxes are not"
         raise InputError(
             f"{outside[0]}; {count}; the conversion drops those that end outside"
         )
+    if found["objects"] and largest <= 1:
+        accepted = "in pixels, [x, y, width, height]"
+        raise invalid(f"{path}: boxes", accepted, "from 0 to 1")
     return found
 
 
@@ -296,11 +309,25 @@ def _check_mask(
                 f"{list(size)}, the height and width of its image",
                 mask["size"],
             )
+        counts = mask["counts"]
+        if isinstance(counts, list) and sum(counts) != size[0] * size[1]:
+            accepted = f"{size[0] * size[1]} pixels in all"
+            raise invalid(f"{name}.counts", accepted, sum(counts))
     elif isinstance(mask, dict):
         hint = "run lengths need iscrowd=1; for one object, write the outline of its mask as polygons"
         raise invalid(name, "polygons [[x, y, x, y, x, y, ...], ...]", mask, hint)
     elif not mask or not isinstance(mask, list) or not all(map(_is_polygon, mask)):
         raise invalid(name, "polygons [[x, y, x, y, x, y, ...], ...]", mask, hint)
+
+
+def _check_inside(where: str, polygons: list[list[float]], box: list[float]) -> None:
+    """Rejects polygons that end outside of their box, or are not numbers."""
+    corner = np.array(box[:2]) - BOX_TOLERANCE
+    opposite = corner + box[2:] + 2 * BOX_TOLERANCE
+    for polygon in polygons:
+        points = np.reshape(np.array(polygon, float), [-1, 2])
+        if not np.all((corner <= points) & (points <= opposite)):  # NaN too
+            raise invalid(f"{where}: segmentation", f"inside its box {box}", polygon)
 
 
 def _is_polygon(value: Any) -> bool:

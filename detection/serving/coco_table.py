@@ -113,7 +113,12 @@ def average_precision(
 
 def _index(content: dict[str, Any]) -> COCO:
     coco = COCO()
-    coco.dataset = content
+    # It takes the id 0 for no match, and ids must be numbers.
+    numbered = [
+        {**annotation, "id": number}
+        for number, annotation in enumerate(content["annotations"], 1)
+    ]
+    coco.dataset = {**content, "annotations": numbered}
     coco.createIndex()
     return coco
 

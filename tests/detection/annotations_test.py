@@ -11,9 +11,11 @@ from refused_commands import assert_refused
 
 from lambdanet.detection import check
 from lambdanet.detection.data import annotations
+from lambdanet.detection.serving.coco_table import average_precision
 
 MASK = {"size": [10, 20], "counts": [0, 200]}
 SQUARE = [[2, 1, 8, 1, 8, 5, 2, 5]]
+FRACTIONS = {"bbox": [0.1, 0.1, 0.3, 0.4], "segmentation": [[0.2] * 6]}
 GOOD = {
     "images": [{"id": 7, "file_name": "seven.jpg", "height": 10, "width": 20}],
     "categories": [{"id": 1, "name": "cat"}, {"id": 3, "name": "dog"}],
@@ -111,6 +113,24 @@ def test_check_counts_boxes_that_the_converter_drops(box, tmp_path):
             r"40: bbox must be \[x, y, width, height\] in pixels, got \[1, 2\]",
         ),
         (
+            _object(segmentation=[[2, 1, 8, 1, float("nan"), 5, 2, 5]]),
+            r"40: segmentation must be inside its box \[2, 1, 6, 4\], got .*nan",
+        ),
+        (
+            _object(segmentation=[*SQUARE, [0, 1, 8, 1, 8, 5]]),
+            r"40: segmentation must be inside its box .* got \[0, 1, 8",
+        ),
+        (_object(area=0), r"annotation 40: area must be above 0, got 0"),
+        (_object(iscrowd="0"), r"annotation 40: iscrowd must be 0 or 1, got '0'"),
+        (
+            _object(1, segmentation={**MASK, "counts": [0, 100, 50]}),
+            r"41: segmentation.counts must be 200 pixels in all, got 150",
+        ),
+        (
+            {**GOOD, "annotations": [{**GOOD["annotations"][0], **FRACTIONS}]},
+            r"boxes must be in pixels, .* got 'from 0 to 1'",
+        ),
+        (
             _object(1, image_id=8),
             r"annotation 41: image_id must be the id of an image in this file, got 8",
         ),
@@ -180,3 +200,24 @@ def test_check_program(tmp_path, capsys):
     words[1] = f"--images={tmp_path}"
     status = check.command_line.main(check.COMMAND, words)
     assert_refused(status, "image 7: file .* does not exist", capsys)
+
+
+@pytest.mark.parametrize("first", [0, 1, "a"])
+def test_ids_of_annotations_change_no_precision(first):
+    """pycocotools takes 0 for no match, and no texts: a perfect detector has 100 with any ids."""
+    ids = [first, 5, 9]
+    boxes = [[10 * k, 10 * k, 8 + k, 8] for k in range(3)]
+    content = {
+        "images": [{"id": 0, "file_name": "a.jpg", "height": 64, "width": 64}],
+        "categories": [{"id": 1, "name": "cat"}],
+        "annotations": [
+            dict(id=k, image_id=0, category_id=1, iscrowd=0, area=64, bbox=box)
+            for k, box in zip(ids, boxes, strict=True)
+        ],
+    }
+    results = [
+        {"image_id": 0, "category_id": 1, "score": 0.9, "bbox": box} for box in boxes
+    ]
+    table = average_precision(content, results)
+    assert table["box"]["AP"] == pytest.approx(1)
+    assert [item["id"] for item in content["annotations"]] == ids
