@@ -220,10 +220,13 @@ class Checkpoints:
             )
 
 
-def read_newest(directory: Path) -> tuple[int, dict[str, np.ndarray]]:
+def read_newest(
+    directory: Path, remedy: str = "to start again"
+) -> tuple[int, dict[str, np.ndarray]]:
     """Reads the newest checkpoint that can be read, and prints which ones cannot; `InputError` if none can.
 
-    Returns the steps completed, and the arrays by name; 0 and none where there is no checkpoint.
+    Returns the steps completed, and the arrays by name; 0 and none where there is no checkpoint. `remedy` is
+    what a removal of the folder is for.
     """
     for step in reversed(_steps(directory)):
         try:
@@ -232,12 +235,12 @@ def read_newest(directory: Path) -> tuple[int, dict[str, np.ndarray]]:
                 return step, dict(np.load(file))
         except _DAMAGED as error:
             print(
-                f"checkpoint {path} is damaged ({one_line(error)}); trying the previous one",
+                f"checkpoint {path} is damaged ({one_line(error)})",
                 flush=True,
             )
     if _steps(directory):
         raise InputError(
-            f"no checkpoint in {str(directory)!r} can be read; remove that folder to start again"
+            f"no checkpoint in {str(directory)!r} can be read; remove that folder {remedy}"
         )
     return 0, {}
 

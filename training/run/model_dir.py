@@ -254,7 +254,8 @@ def load_weights(model_dir: str | Path) -> tuple[Recipe, dict[str, np.ndarray]]:
     _check_not_of_tf_keras(Path(model_dir).expanduser())
     best = Path(model_dir).expanduser() / BEST
     directory = best if best.is_dir() else best.with_name(CHECKPOINTS)
-    step, arrays = checkpoints.read_newest(directory)
+    remedy = "to start again" if directory != best else "to use the newest checkpoint"
+    step, arrays = checkpoints.read_newest(directory, remedy)
     if step == 0:
         missing = f"there is no checkpoint in {str(directory)!r}"
         raise invalid(

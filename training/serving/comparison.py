@@ -14,9 +14,9 @@ from tqdm import tqdm
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid
 from lambdanet.models.preprocessing import Preprocessing
-from lambdanet.training.data import image_files, preprocess, sources
+from lambdanet.training.data import image_files, mask_view, preprocess, sources
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.data.sources import Shard, Source
+from lambdanet.training.data.sources import Shard
 from lambdanet.training.data.task import task_of
 from lambdanet.training.evaluate import open_split
 from lambdanet.training.run import model_dir as model_dirs
@@ -168,14 +168,18 @@ def separate(
 
 
 def _read(
-    source: Source, examples: tf.data.Dataset, recipe: Recipe, split: str, count: int
+    source: Any, examples: tf.data.Dataset, recipe: Recipe, split: str, count: int
 ) -> Pictures:
-    """Returns the first readable pictures of examples; `InputError` where there is none."""
+    """Returns the first readable pictures of examples, or their central windows; `InputError` without any."""
     square = preprocess.of_recipe(recipe).square
+    task = task_of(recipe)
 
     def prepare(example: sources.Example) -> tuple[tf.Tensor, tf.Tensor]:
+        if task.any_size:  # pictures keep their size
+            pixels, mask = source.pair(example)
+            return mask_view.window(pixels, mask, recipe.input_size, "none", (0, 0))
         pixels = square(source.image(example).pixels())
-        _, label = task_of(recipe).evaluation_pair(source, example)
+        _, label = task.evaluation_pair(source, example)
         return _as_bytes(pixels), label
 
     name = f"pictures of {recipe.dataset} {split}"

@@ -136,6 +136,8 @@ def measure(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Evaluation:
     values = {name: float(mean) for name, mean in means.items()}
     values = {"examples": len(all_labels), **values}
     text = summary(values, logits.shape[-1])
+    if len(set(all_labels.tolist())) == 1:
+        text += ", all of one class"
     return Evaluation(values, text, all_labels, predicted, confidences)
 
 

@@ -16,6 +16,7 @@ from lambdanet import text_table
 from lambdanet.backend import Tensor, keras
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import write_output
+from lambdanet.training.data.class_names import read_names
 from lambdanet.training.data.task import Evaluation, Task
 from lambdanet.training.tasks.classification import ClassLoss
 
@@ -96,7 +97,9 @@ class Multilabel(Task):
         known = np.sum(~np.isnan(labels), axis=-1)
         scores = _average_precisions(labels, logits)
         if np.isnan(scores).all():
-            raise InputError("no picture of the split has a class that is present")
+            raise InputError(
+                "no class of the split is present in one, and absent in one"
+            )
         values: dict[str, Any] = {
             "examples": len(labels),
             "average_precision": float(np.nanmean(scores)),
@@ -107,6 +110,8 @@ class Multilabel(Task):
             f"{values['examples']} images, mean average precision "
             f"{100 * values['average_precision']:.2f} %, loss {values['loss']:.4f}"
         )
+        if np.isnan(scores).any():
+            text += _uncounted(scores, read_names(model_dir / "classes.txt"))
         return Evaluation(values, text, labels, np.exp(-np.logaddexp(0, -logits)))
 
     def write(self, folder: Path, dataset: Any, found: Evaluation, title: str) -> None:
@@ -137,11 +142,18 @@ class Multilabel(Task):
         file = folder / "wrong.csv"
         columns = ["image", "missed", "wrong"]
         write_output(file, text_table.render(columns, wrong, "csv"))
-        print(f"{len(wrong)} images with a wrong class: {file}")
+        uncounted = _uncounted(scores, names)
+        print(f"{len(wrong)} images with a wrong class{uncounted}: {file}")
+
+
+def _uncounted(scores: np.ndarray, names: Sequence[str]) -> str:
+    """Returns the end of a line that names the classes without an average precision; empty: all have one."""
+    found = _names(names, np.isnan(scores))
+    return f"; never or always present, so not counted: {found}" if found else ""
 
 
 def _average_precisions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Returns the average precision of each class, [num_classes]; NaN where it has no present image."""
+    """Returns the average precision of each class, [num_classes]; NaN unless it is present and absent."""
     # Here: scikit-learn takes a second to import.
     from sklearn.metrics import average_precision_score
 
@@ -149,9 +161,9 @@ def _average_precisions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
     for label, score in zip(labels.T, scores.T, strict=True):
         known = ~np.isnan(label)
         is_present = label[known] == 1
-        has_any = is_present.any()
+        has_both = 0 < is_present.sum() < len(is_present)
         found.append(
-            average_precision_score(is_present, score[known]) if has_any else np.nan
+            average_precision_score(is_present, score[known]) if has_both else np.nan
         )
     return np.array(found)
 
@@ -229,7 +241,7 @@ class MeanAveragePrecision(keras.metrics.Metric):
     """The mean over the classes of the average precision of their probabilities, in `NUM_BINS` bins.
 
     scikit-learn's `average_precision_score`, but for images whose probabilities are in one bin, which are
-    as equal ones there. Classes without a present image are left out.
+    as equal ones there. Classes without a present image, or without an absent one, are left out.
 
     Args:
       num_classes: the number of classes.
@@ -271,8 +283,10 @@ class MeanAveragePrecision(keras.metrics.Metric):
         precision = ops.divide_no_nan(present, present + absent)
         before = ops.pad(present, [[0, 0], [1, 0]])[:, :-1]
         found = ops.divide_no_nan((present - before) * precision, total)
-        has_any = ops.cast(total[:, 0] > 0, "float32")
-        return ops.divide_no_nan(ops.sum(found), ops.sum(has_any))
+        found = ops.sum(found, -1)
+        has_both = (total[:, 0] > 0) & (absent[:, -1] > 0)
+        counted = ops.cast(has_both, "float32")
+        return ops.divide_no_nan(ops.sum(found * counted), ops.sum(counted))
 
     def thresholds(self) -> list[float]:
         """Returns for each class the probability that divides its images with the largest F1 score."""

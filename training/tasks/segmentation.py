@@ -34,6 +34,8 @@ class Segmentation(Task):
         from lambdanet.models import deeplab, unet
 
         name = self.recipe.model
+        if "deep_supervision" in arguments:
+            raise invalid("model_options", "without deep_supervision", arguments)
         if name not in UNETS:
             return deeplab.create_deeplab(name, **arguments)
         for rate in ("dropout_rate", "stochastic_depth_rate"):
@@ -126,6 +128,8 @@ class Segmentation(Task):
             f"{examples} images, mean IoU {100 * values['mean_iou']:.2f} %, "
             f"loss {values['loss']:.4f}"
         )
+        if np.count_nonzero(total.sum(axis=1)) == 1:
+            text += ", all pixels of one class"
         return Evaluation(values, text, total, total)
 
     def write(self, folder: Path, dataset: Any, found: Evaluation, title: str) -> None:
