@@ -197,7 +197,7 @@ class Recipe:
     head_rate: Annotated[
         float, v.POSITIVE, "factor of the learning rate of the classifier"
     ] = 1.0
-    loss: Annotated[str, v.LOSSES, "loss"] = "cross_entropy"
+    loss: Annotated[str, v.LOSSES, "loss; empty: the task's"] = ""
     label_smoothing: Annotated[
         float, v.RATE, "fraction of each label spread over all classes"
     ] = 0.0
@@ -222,6 +222,8 @@ class Recipe:
     ] = 0
 
     def __post_init__(self) -> None:
+        if not self.loss:
+            object.__setattr__(self, "loss", v.loss_of(str(self.task).lower()))
         for field, (kind, *limits, _) in _annotations().items():
             value = v.coerce(field, getattr(self, field), kind)
             value = v.check_value(field, value, limits)
@@ -332,6 +334,8 @@ def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
             raise invalid("--set", "key=value, such as epochs=10", assignment)
         check_known("recipe field", field, types)
         values[field] = v.coerce(field, v.parse_value(text, types[field]), types[field])
+    if values.get("task", recipe.task) != recipe.task:
+        values.setdefault("loss", "")
     return dataclasses.replace(recipe, **values)
 
 

@@ -111,6 +111,11 @@ MAX_MAGNITUDE = 10.0  # of the policy timm
 INTEGERS = range(-(2**63), 2**63)
 
 
+def loss_of(task: str) -> str:
+    """Returns the loss of a task where a recipe has none."""
+    return _LOSSES.get(task, ("cross_entropy",))[0]
+
+
 def check_rules(recipe: Any) -> None:
     """Checks the rules between the fields of a recipe.
 
@@ -377,6 +382,11 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         "model",
         lambda r: r.task == "segmentation" or r.model not in UNETS,
         "a model of the zoo without the task segmentation",
+    ),
+    (
+        "layer_decay",
+        lambda r: r.layer_decay == 1 or r.model not in UNETS,
+        "1 with {0.model}, which has no blocks",
     ),
     (
         "positive_weights",
