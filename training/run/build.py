@@ -178,6 +178,10 @@ def compile_model(
         steps_per_execution=steps_per_execution,
     )
     create_metrics(model, task.first_label())
+    is_partly_cast = recipe.mixed_precision and (recipe.lora_rank or recipe.freeze)
+    if recipe.remat and is_partly_cast and K.ENGINE == "tensorflow":
+        accepted = "false on TensorFlow with frozen weights in mixed_precision"
+        raise invalid("remat", accepted, True)
     if recipe.remat:
         model.call = rematerialize(model)
     if recipe.accumulate_steps > 1:

@@ -115,13 +115,16 @@ def _call_again_in_backward_pass(segment: keras.Model, inputs: Any) -> Any:
 
     @keras.remat
     def compute(weights: Any, state: Any, inputs: Any) -> Any:
-        return segment.stateless_call(weights, state, inputs, training=True)
+        outputs, values = segment.stateless_call(weights, state, inputs, training=True)
+        pairs = enumerate(zip(state, values, strict=True))
+        return outputs, {number: new for number, (old, new) in pairs if new is not old}
 
-    outputs, values = compute(
+    outputs, changed = compute(
         [v.value for v in weights], [v.value for v in state], inputs
     )
-    for variable, value in zip(state, values, strict=True):
-        variable.assign(value)
+    # Frozen weights stay as they are; those that were read are cast in mixed precision.
+    for number, value in changed.items():
+        state[number].assign(value)
     return outputs
 
 

@@ -12,7 +12,7 @@ from helpers import assert_equal_arrays, images, randomize_normalizations
 from refusals import refused
 from training_runs import recipe_with
 
-from lambdanet.training.run import build
+from lambdanet.training.run import build, lora
 from lambdanet.training.run.train_step import accumulate_gradients, rematerialize
 
 pytestmark = pytest.mark.jax
@@ -108,6 +108,26 @@ def test_rematerialized_blocks_train_as_plain_ones(two_blocks):
         randomize_normalizations(model)
         states.append(_train(recipe, model, batches, np.arange(8)))
     assert_equal_arrays(*states, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_frozen_weights_stay_in_rematerialized_blocks(two_blocks):
+    """In bfloat16, to which they are cast where they are read; TensorFlow's gradients cannot."""
+    options = {"remat": True, "mixed_precision": "bfloat16", "input_size": 16}
+    recipe = dataclasses.replace(RECIPE, **options, start_from="x", lora_rank=2)
+    model = build.build_model(recipe)
+    lora.enable_lora(model, 2)
+    frozen = [v for v in model.weights if not v.trainable and "moving" not in v.path]
+    before = [np.array(v) for v in frozen]
+    labels = np.array([1, 0, 3, 2])
+    step = functools.partial(_train, recipe, model, [np.array(images(4, 16, 16, 3))])
+    if keras.config.backend() == "tensorflow":
+        with refused("remat must be false on TensorFlow with frozen weights"):
+            step(labels)
+        return
+    step(labels)
+    assert len(frozen) > 4
+    assert_equal_arrays(map(np.array, frozen), before)
 
 
 def test_rematerialized_blocks_are_computed_twice():
