@@ -72,7 +72,7 @@ class StopRequest:
         Args:
           signals: a pipe into which the number of each signal is written as it arrives, which is closed here.
         """
-        names = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
+        names: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
         with open(signals, "rb", buffering=0) as pipe:
             while arrived := pipe.read(1):
                 number = arrived[0]
