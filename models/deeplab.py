@@ -5,15 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import Shape, Tensor, keras
+from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.tensors import sizes
-from lambdanet.errors import check_count, check_counts
+from lambdanet.errors import check_count, check_counts, invalid, is_integer
 from lambdanet.layers.layer import Layer
 from lambdanet.models import zoo
 from lambdanet.models.layer_builder import LayerBuilder
 
 # The beginning of the names of its own layers, but for the classifier.
 HEAD = "deeplab_"
+# Of `create_model`, which it sets.
+OWN_OPTIONS = {"features_only", "out_levels", "pooling"}
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -33,6 +35,7 @@ class ResizeToMatch(Layer):
         return (batch, height, width, channels)
 
 
+@compat.channels_last()
 def create_deeplab(
     backbone: str,
     num_classes: int,
@@ -69,7 +72,8 @@ def create_deeplab(
       any size -> float32 logits [b, h, w, num_classes].
 
     Raises:
-      InputError: as `create_model`, or a number is not positive.
+      InputError: as `create_model`, a number is not positive, a dilation is there twice, or one of `options`
+        is not for it.
 
     Example:
       >>> model = create_deeplab("lambda_resnet_tiny", num_classes=21)
@@ -78,6 +82,13 @@ def create_deeplab(
     """
     num_classes = check_count("num_classes", num_classes)
     check_counts(filters=filters, low_level_filters=low_level_filters)
+    for own in OWN_OPTIONS & options.keys():
+        raise invalid("an option of create_deeplab", "none that it sets itself", own)
+    accepted = "different positive integers, one for each branch"
+    rates = dilation_rates if isinstance(dilation_rates, Sequence) else [None]
+    are_positive = all(is_integer(rate) and rate > 0 for rate in rates)
+    if not are_positive or len({*rates}) != len(rates):
+        raise invalid("dilation_rates", accepted, dilation_rates)
     trunk = zoo.create_model(
         backbone,
         input_size=input_size,
@@ -113,5 +124,6 @@ def create_deeplab(
     x = convolve(x, filters, 3, "refined1")
     x = convolve(x, filters, 3, "refined2")
     logits = builder.classifier(x, num_classes, dropout_rate)
-    logits = ResizeToMatch(name="resized", dtype="float32")([logits, trunk.input])
+    resize = ResizeToMatch(name="resized", dtype=logits.dtype)
+    logits = resize([logits, trunk.input])
     return keras.Model(trunk.input, logits, name=trunk.name)

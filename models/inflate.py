@@ -144,7 +144,10 @@ class _Volumes:
         is_valid = isinstance(copy, keras.layers.Conv3D) and copy.padding == "valid"
         if is_valid and copy.kernel_size[0] > 1:
             beyond = copy.kernel_size[0] // 2
-            args = [keras.layers.ZeroPadding3D((beyond, 0, 0))(args[0])]
+            pad = keras.layers.ZeroPadding3D(
+                (beyond, 0, 0), data_format="channels_last"
+            )
+            args = [pad(args[0])]
         elif not isinstance(copy, OverSlices):
             ranks = [len(x.shape) + (len(x.shape) == 4) for x in old]
             if ranks != [len(self.tensors[id(x)].shape) for x in old]:

@@ -153,17 +153,22 @@ class LayerBuilder:
         name: str = CLASSIFIER,
     ) -> Tensor:
         """Dropout, projection: [..., c] -> float32 logits [..., num_classes]; float64 under that policy."""
-        is_double = keras.mixed_precision.global_policy().compute_dtype == "float64"
         if dropout_rate:
             x = keras.layers.Dropout(dropout_rate, name=DROPOUT)(x)
         layer = keras.layers.Dense(
             num_classes,
             kernel_initializer=compat.RandomNormal(stddev=0.01),
             kernel_regularizer=self.kernel_regularizer,
-            dtype="float64" if is_double else "float32",
+            dtype=logits_dtype(),
             name=name,
         )
         return layer(x)
+
+
+def logits_dtype() -> str:
+    """Returns the type of logits: float64 under that policy, else float32."""
+    is_double = keras.mixed_precision.global_policy().compute_dtype == "float64"
+    return "float64" if is_double else "float32"
 
 
 class Architecture:

@@ -14,7 +14,7 @@ from lambdanet.backend import Tensor, compat, keras
 from lambdanet.errors import check_count, check_known, check_natural
 from lambdanet.layers.argument_checks import check_rates
 from lambdanet.layers.lambda_layer import LambdaLayer
-from lambdanet.models.layer_builder import LayerBuilder
+from lambdanet.models.layer_builder import LayerBuilder, logits_dtype
 from lambdanet.models.weights import weight_files
 
 STEM_FILTERS = 16
@@ -93,6 +93,7 @@ MODELS = {
 }
 
 
+@compat.channels_last()
 def create_sequence_model(
     name: str,
     num_classes: int = 35,
@@ -118,7 +119,7 @@ def create_sequence_model(
       layer_name: the name of the model as a layer of another one, in which names differ; None: `name`.
 
     Returns:
-      A functional model: [b, n, in_channels] -> logits [b, num_classes].
+      A functional model: [b, n, in_channels] -> float32 logits [b, num_classes].
 
     Raises:
       InputError: the name or the weights are unknown, a value is out of range, or the weights do not fit.
@@ -140,7 +141,10 @@ def create_sequence_model(
         x = keras.layers.GlobalAveragePooling1D(name="mean")(x)
         x = keras.layers.Dropout(dropout_rate, name="dropout")(x)
         logits = keras.layers.Dense(
-            num_classes, kernel_regularizer=kernel_regularizer, name="logits"
+            num_classes,
+            kernel_regularizer=kernel_regularizer,
+            dtype=logits_dtype(),
+            name="logits",
         )
         x = logits(x)
     model = keras.Model(inputs, x, name=layer_name or name)

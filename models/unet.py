@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import Shape, Tensor, keras
+from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.tensors import ceil_div, per_axis, sizes
 from lambdanet.errors import check_count, check_known, invalid
 from lambdanet.layers.layer import Layer
@@ -162,6 +162,7 @@ MODELS = {
 }
 
 
+@compat.channels_last()
 def create_unet(
     network: str | UNet,
     num_classes: int = 1,

@@ -98,6 +98,7 @@ def _check_model(name: str) -> None:
     names.check_model(name)
 
 
+@compat.channels_last()
 def create_model(
     name: str,
     num_classes: int | None = None,

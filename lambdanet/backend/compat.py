@@ -136,9 +136,8 @@ def functional_graph(model: Any) -> Any:
     """Returns the graph of layers of a functional or Sequential model; None for one that computes by code."""
     graph = getattr(model, "_functional", None) or model
     is_graph = hasattr(graph, "_nodes_by_depth")
-    return (
-        graph if is_graph and type(model).call.__module__.startswith("keras.") else None
-    )
+    module = type(model).call.__module__
+    return graph if is_graph and module.startswith(("keras.", "lambdanet.")) else None
 
 
 def graph_of(model: Any) -> Any:
@@ -164,7 +163,7 @@ def layer_calls(model: keras.Model) -> Iterator[tuple[Any, Any, Any, Any]]:
 
 
 @contextlib.contextmanager
-def dtype_policy(name: str, library: Any = keras) -> Iterator[None]:
+def dtype_policy(name: Any, library: Any = keras) -> Iterator[None]:
     """Builds layers with a precision policy, such as "mixed_bfloat16", and restores the previous one.
 
     Args:
@@ -177,6 +176,17 @@ def dtype_policy(name: str, library: Any = keras) -> Iterator[None]:
         yield
     finally:
         library.mixed_precision.set_global_policy(before)
+
+
+@contextlib.contextmanager
+def channels_last() -> Iterator[None]:
+    """Builds layers with the channels last, also where Keras's global setting is another."""
+    before = keras.config.image_data_format()
+    keras.config.set_image_data_format("channels_last")
+    try:
+        yield
+    finally:
+        keras.config.set_image_data_format(before)
 
 
 def without_values() -> AbstractContextManager[Any]:

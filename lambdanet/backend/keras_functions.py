@@ -22,7 +22,7 @@ Variable: TypeAlias = Any
 # Which a function with `custom_gradient` also returns.
 Gradient: TypeAlias = Callable[..., Any]
 
-resize = ops.image.resize
+resize = functools.partial(ops.image.resize, data_format="channels_last")
 
 
 def sum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
@@ -109,7 +109,10 @@ def average_pool(x: Tensor, size: Any, strides: Any, padding: str) -> Tensor:
         for value in (size, strides)
     )
     if keras.config.backend() != "torch" or padding.lower() != "same":
-        return ops.average_pool(x, size, strides, padding.lower(), "channels_last")
+        is_half = dtype_name(x.dtype) == "float16"  # TensorFlow adds in float16
+        wide = ops.cast(x, "float32") if is_half else x
+        means = ops.average_pool(wide, size, strides, padding.lower(), "channels_last")
+        return ops.cast(means, x.dtype)
     axes = zip(x.shape[1:3], size, strides, strict=True)
     around = [[0, 0], *(_same_padding(*axis) for axis in axes), [0, 0]]
     totals, counts = (
@@ -324,9 +327,16 @@ def as_constant(compute: Callable[..., Tensor], *args: Any) -> np.ndarray:
         return thread.submit(lambda: ops.convert_to_numpy(compute(*args))).result()
 
 
-def constant_of(variable: Variable) -> Any:
-    """Returns the variable itself: compiled functions have variables as arguments, not as constants."""
-    return variable
+def constants_of(variables: Sequence[Variable]) -> Sequence[Any]:
+    """Returns the variables themselves: compiled functions have them as arguments, not as constants."""
+    return variables
+
+
+def compute_by_constants(
+    compute: Callable[..., Tensor], variables: Sequence[Variable]
+) -> Tensor:
+    """Returns `compute(*variables)`."""
+    return compute(*variables)
 
 
 def accelerators() -> list[str]:
