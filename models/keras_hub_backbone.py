@@ -9,14 +9,29 @@ from keras_hub.models import FeaturePyramidBackbone
 
 from lambdanet.backend import compat, keras
 from lambdanet.errors import check_count, check_known
+from lambdanet.layers.layer import check_unquantized
 from lambdanet.models import zoo
 from lambdanet.models.output_stride import NATIVE, last_by_stride
 
 LEVELS = (2, 3, 4, 5)
 
 
+class UnquantizedFiles:
+    """A model of KerasHub that is saved as long as no part is quantized."""
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Saves the model as Keras's does; `InputError` where a part is quantized."""
+        check_unquantized(self)
+        super().save(*args, **kwargs)
+
+    def save_to_preset(self, *args: Any, **kwargs: Any) -> None:
+        """Writes a folder as KerasHub's does; `InputError` where a part is quantized."""
+        check_unquantized(self)
+        super().save_to_preset(*args, **kwargs)
+
+
 @keras.saving.register_keras_serializable(package="lambdanet")
-class LambdaNetBackbone(FeaturePyramidBackbone):
+class LambdaNetBackbone(UnquantizedFiles, FeaturePyramidBackbone):
     """The trunk of a network of the zoo: images [b, h, w, c] -> the map that is pooled for its classifier.
 
     `pyramid_outputs` has the last maps at strides 4, 8, 16 and 32 as "P2" to "P5", those of KerasHub's
@@ -26,24 +41,37 @@ class LambdaNetBackbone(FeaturePyramidBackbone):
     Args:
       name: one of `lambdanet.list_models()`.
       options: arguments of `lambdanet.create_model`, such as `{"weights": "imagenet", "input_size": 256}`.
+      dtype: the precision of all layers, a policy of Keras or its name; None: Keras's global one.
       **kwargs: arguments of a KerasHub backbone.
 
     Raises:
       InputError: as `create_model`.
     """
 
-    def __init__(self, name: str, options: dict[str, Any] | None = None, **kwargs: Any):
+    data_format = "channels_last"  # which KerasHub's tasks read
+
+    def __init__(
+        self,
+        name: str,
+        options: dict[str, Any] | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ):
         options = options or {}
-        trunk = zoo.create_model(
-            name,
-            **options,
-            num_classes=0,
-            pooling=None,
-            features_only=True,
-            out_levels=[*LEVELS, zoo.EMBEDDING],
-        )
+        policy = keras.dtype_policies.get(dtype)
+        policy = getattr(policy, "default_policy", policy)
+        with compat.dtype_policy(policy):
+            trunk = zoo.create_model(
+                name,
+                **options,
+                num_classes=0,
+                pooling=None,
+                features_only=True,
+                out_levels=[*LEVELS, zoo.EMBEDDING],
+            )
         maps = trunk.output
-        super().__init__(inputs=trunk.input, outputs=maps[zoo.EMBEDDING], **kwargs)
+        outputs = maps[zoo.EMBEDDING]
+        super().__init__(inputs=trunk.input, outputs=outputs, dtype=policy, **kwargs)
         self.network = name
         self.options = options
         levels = {str(level): maps[str(level)] for level in LEVELS}
@@ -101,4 +129,7 @@ class LambdaNetBackbone(FeaturePyramidBackbone):
         options = {
             name: value for name, value in self.options.items() if name != "weights"
         }
-        return {"name": self.network, "options": options, "trainable": self.trainable}
+        config = {"name": self.network, "options": options, "trainable": self.trainable}
+        # KerasHub's presets take no "mixed_float16" by itself.
+        policy = keras.dtype_policies.DTypePolicyMap(self.dtype_policy)
+        return {**config, "dtype": keras.dtype_policies.serialize(policy)}

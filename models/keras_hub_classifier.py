@@ -14,7 +14,7 @@ from lambdanet.backend import Tensor, keras
 from lambdanet.errors import invalid
 from lambdanet.models import preprocessing, zoo
 from lambdanet.models.classifier import decode_predictions
-from lambdanet.models.keras_hub_backbone import LambdaNetBackbone
+from lambdanet.models.keras_hub_backbone import LambdaNetBackbone, UnquantizedFiles
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.models.weights import pretrained, tensor_files, trained_classes
@@ -68,7 +68,7 @@ class LambdaNetImageClassifierPreprocessor(ImageClassifierPreprocessor):
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
-class LambdaNetImageClassifier(ImageClassifier):
+class LambdaNetImageClassifier(UnquantizedFiles, ImageClassifier):
     """A network of the zoo as a classifier of KerasHub: images [b, h, w, 3] -> logits [b, num_classes].
 
     With a preprocessor, `predict`, `fit` and `evaluate` take uint8 pictures of any size.
