@@ -71,7 +71,8 @@ def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
             stddev=recipe.position_stddev
         )
     for key in recipe.model_options:
-        if key in arguments or key in ("features_only", "layer_name", "weights"):
+        own = "backbone", "features_only", "layer_name", "weights"
+        if key in arguments or key in own:
             raise invalid("model_options", "options of the model's layers", key)
     dtype = recipe.compute_dtype
     with compat.dtype_policy(f"mixed_{dtype}" if recipe.mixed_precision else dtype):
