@@ -23,12 +23,10 @@ add_n = tf.add_n
 amax = tf.reduce_max
 arange = tf.range
 argmax = tf.argmax
-average_pool = tf.nn.avg_pool
 broadcast_to = tf.broadcast_to
 cast = tf.cast
 check_at_most = tf.debugging.assert_less_equal
 concatenate = tf.concat
-conv = tf.nn.convolution
 convert_to_numpy = np.asarray
 convert_to_tensor = tf.convert_to_tensor
 cos = tf.cos
@@ -49,7 +47,6 @@ logsumexp = tf.reduce_logsumexp
 map_structure = tf.nest.map_structure
 max_pool = tf.nn.max_pool2d
 maximum = tf.maximum
-mean = tf.reduce_mean
 meshgrid = tf.meshgrid
 minimum = tf.minimum
 name_scope = tf.name_scope
@@ -69,7 +66,6 @@ sqrt = tf.sqrt
 square = tf.square
 stack = tf.stack
 stop_gradient = tf.stop_gradient
-sum = tf.reduce_sum
 take = tf.gather
 tile = tf.tile
 transpose = tf.transpose
@@ -77,6 +73,36 @@ unstack = tf.unstack
 where = tf.where
 zeros = tf.zeros
 zeros_like = tf.zeros_like
+
+
+def _in_float32(reduce: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Returns a reduction that adds in float32, as `keras.ops` does; TensorFlow adds float16 in float16."""
+
+    def compute(x: Any, axis: Any = None, keepdims: bool = False) -> tf.Tensor:
+        x = tf.convert_to_tensor(x)
+        wide = tf.cast(x, tf.float32) if x.dtype in HALVES else x
+        return tf.cast(reduce(wide, axis, keepdims), x.dtype)
+
+    return compute
+
+
+HALVES = (tf.float16, tf.bfloat16)
+mean = _in_float32(tf.reduce_mean)
+sum = _in_float32(tf.reduce_sum)
+
+
+def average_pool(x: tf.Tensor, *args: Any) -> tf.Tensor:
+    """`tf.nn.avg_pool`, which adds float16 in float16 on a CPU, in float32."""
+    wide = tf.cast(x, tf.float32) if x.dtype in HALVES else x
+    return tf.cast(tf.nn.avg_pool(wide, *args), x.dtype)
+
+
+def conv(
+    images: tf.Tensor, kernel: tf.Tensor, strides: Any, padding: str, dilations: Any = 1
+) -> tf.Tensor:
+    """`tf.nn.convolution`, whose second derivatives need the format of the data."""
+    data_format = {3: "NWC", 4: "NHWC", 5: "NDHWC"}[len(images.shape)]
+    return tf.nn.convolution(images, kernel, strides, padding, data_format, dilations)
 
 
 def reshape(x: tf.Tensor, shape: Any) -> tf.Tensor:
@@ -209,9 +235,30 @@ def as_constant(compute: Callable[..., tf.Tensor], *args: Any) -> Any:
         return np.asarray(compute(*args))
 
 
-def constant_of(variable: tf.Variable) -> Any:
-    """Returns the value of a variable as a NumPy array, also while a function is traced."""
-    return as_constant(tf.convert_to_tensor, variable)
+def constants_of(variables: Sequence[tf.Variable]) -> list[Any]:
+    """Returns the values of variables as NumPy arrays, also while a function is traced."""
+    return [as_constant(tf.convert_to_tensor, variable) for variable in variables]
+
+
+def compute_by_constants(
+    compute: Callable[..., tf.Tensor], variables: Sequence[tf.Variable]
+) -> tf.Tensor:
+    """Returns `compute(*variables)`; in a graph, with constants while the variables have their values.
+
+    The graph compares them at each call, so that new weights hold at once: the faster branch has what
+    depends on constants alone as a constant, the other computes it.
+    """
+    tensors = [tf.convert_to_tensor(variable) for variable in variables]
+    if tf.executing_eagerly():
+        return compute(*tensors)
+    constants = constants_of(variables)
+    pairs = zip(tensors, constants, strict=True)
+    are_equal = [tf.reduce_all(tf.equal(x, constant)) for x, constant in pairs]
+    return tf.cond(
+        tf.reduce_all(are_equal),
+        lambda: compute(*constants),
+        lambda: compute(*tensors),
+    )
 
 
 def accelerators() -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
-from lambdanet.backend.tensors import ceil_div
+from lambdanet.backend.tensors import at_least_float32, ceil_div
 from lambdanet.errors import (
     InputError,
     check_count,
@@ -154,8 +154,9 @@ def head_of(model: keras.Model, target: Any) -> keras.Model:
 def evidence(head: keras.Model, features: Any, selected: Any) -> Any:
     """Returns Grad-CAM of maps [b, h, w, c], for the logits that are `selected`, [b, num_classes]."""
     slopes = gradient(lambda x: head(x, training=False) * selected)
-    weights = K.mean(slopes(features), axis=[1, 2], keepdims=True)
-    return K.relu(K.sum(weights * features, axis=-1))
+    weights = at_least_float32(slopes(features))
+    weights = K.mean(weights, axis=[1, 2], keepdims=True)
+    return K.relu(K.sum(weights * at_least_float32(features), axis=-1))
 
 
 def integrated_gradients(

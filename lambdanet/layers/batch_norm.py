@@ -43,6 +43,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     * mask: as in `keras.layers.BatchNormalization`, [b, h, w]: the positions that count in the statistics.
     """
 
+    takes_maps = True
+
     def __init__(self, *args: Any, synchronized: bool = False, **kwargs: Any):
         check_flags(synchronized=synchronized)
         # Keras rejects it on JAX
@@ -67,6 +69,11 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
     def compute_output_shape(self, input_shape: Shape) -> Any:
         b, *_, channels = input_shape
         return [tuple(input_shape), (b, channels)]
+
+    def build(self, input_shape: Shape) -> None:
+        if self.takes_maps and self.axis not in (-1, 3):
+            raise invalid(f"axis of {type(self).__name__}", "-1, channels", self.axis)
+        super().build(input_shape)
 
     def _normalize(
         self, inputs: Tensor, training: bool | None, mask: Tensor | None
@@ -180,6 +187,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
 @keras.saving.register_keras_serializable(package="lambdanet")
 class OnePassBatchNormalization(PooledBatchNormalization):
     """Variant without the means: the batch normalization of all layers and models that need none."""
+
+    takes_maps = False
 
     def call(
         self,
@@ -310,14 +319,19 @@ class ChannelAffine(PointwiseLayer):
         channels = input_shape[-1]
         if channels is None:
             raise invalid("the number of channels", "known", tuple(input_shape))
-        self.scale = self.add_weight(name="scale", shape=[channels], initializer="ones")
+        self.scale = self.add_weight(
+            name="scale", shape=[channels], initializer="ones", autocast=False
+        )
         self.offset = self.add_weight(
-            name="offset", shape=[channels], initializer="zeros"
+            name="offset", shape=[channels], initializer="zeros", autocast=False
         )
         super().build(input_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
-        return inputs * self.scale + self.offset
+        wide = at_least_float32(inputs)  # as batch normalizations do
+        scale = K.cast(self.scale, wide.dtype)
+        outputs = wide * scale + K.cast(self.offset, wide.dtype)
+        return K.cast(outputs, inputs.dtype)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 
 from lambdanet import backend as K
 from lambdanet.backend import Tensor
-from lambdanet.backend.tensors import Size, ceil_div, largest, pad, product, sizes
+from lambdanet.backend.tensors import (
+    Size,
+    at_least_float32,
+    ceil_div,
+    largest,
+    pad,
+    product,
+    sizes,
+)
 from lambdanet.ops.blocking import BlockAxis, window_positions
 
 
@@ -44,8 +52,8 @@ def mean(x: Tensor, lengths: Sequence[int], strides: Sequence[int]) -> Tensor:
             windows_along(*axis) for axis in zip(size, lengths, strides, strict=True)
         ]
         for number, axis in enumerate(axes, start=1):
-            pooled = K.add_n(_shifted(pooled, number, axis))
-        pooled = divide_by_count(pooled, axes, size)
+            pooled = K.add_n(_shifted(at_least_float32(pooled), number, axis))
+        pooled = K.cast(divide_by_count(pooled, axes, size), x.dtype)
     return K.reshape(pooled, [*sizes(pooled)[:-1], *depth])
 
 
