@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import Shape, Tensor, compat, keras
+from lambdanet.backend import Shape, Tensor, compat, keras, tensors
 from lambdanet.backend.tensors import Size, at_least_float32, per_axis, sizes
 from lambdanet.errors import check_count, check_known, invalid
 from lambdanet.layers.argument_checks import (
@@ -45,6 +45,8 @@ class Attention(TableLayer):
         if self.filters is not None:
             check_divisible(self.filters, self.num_heads)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+
+    takes_maps = True
 
     def build(self, input_shape: Shape) -> None:
         input_shape = tuple(input_shape)
@@ -89,6 +91,7 @@ class Attention(TableLayer):
         `qkv` are as of `_project_heads`, and what a query sees along an axis is its block with the halo.
         """
         map_size = height, width = sizes(qkv[1])[1:3]
+        tables = [tensors.cast(table, self.compute_dtype) for table in tables]
         axes = []
         for place, size, table, block in zip(
             places, map_size, tables, blocks, strict=True
@@ -182,8 +185,8 @@ class _MapAttention(Attention):
         self.height_table = self._table("height_table", 2 * height - 1, self._key_dim)
         self.width_table = self._table("width_table", 2 * width - 1, self._key_dim)
 
-    def _tables(self, query_size: Sequence[Size]) -> list[Tensor]:
-        """Both tables in the compute dtype, checked to be long enough for the map."""
+    def _tables(self, query_size: Sequence[Size]) -> list[K.Variable]:
+        """Both tables, checked to be long enough for the map."""
         tables = [self.height_table, self.width_table]
         for name, size, table in zip(
             ("height", "width"), query_size, tables, strict=True
@@ -196,7 +199,7 @@ class _MapAttention(Attention):
                 K.check_at_most(
                     size, largest, f"the map's {name} is larger than in map_size"
                 )
-        return [self._read(table, self.compute_dtype) for table in tables]
+        return tables
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
@@ -242,8 +245,11 @@ class GlobalAttention(_MapAttention):
         map_size = sizes(inputs)[1:3]
         # [b * heads, n, depth]
         queries, keys, values = map(_flat, self._project_heads(inputs, self._qkv))
-        logits = attention.map_logits(
-            queries, self._tables(map_size), [PairAxis(n, n) for n in map_size]
+        axes = [PairAxis(n, n) for n in map_size]
+        logits = self._compute_by_tables(
+            lambda *tables: attention.map_logits(queries, tables, axes),
+            self._tables(map_size),
+            self.compute_dtype,
         )
         bias = attention.map_bias(logits, map_size)  # [b * heads, n, n]
         # [b * heads, n, v]
@@ -308,14 +314,14 @@ class AxialAttention(_MapAttention):
         columns = LocalGeometry(block_size=width, halo_size=0)
         return self._chosen_weights(qkv, places, tables, [rows, columns])
 
-    def _attend_in_columns(self, x: Tensor, table: Tensor) -> Tensor:
+    def _attend_in_columns(self, x: Tensor, table: K.Variable) -> Tensor:
         """Attends within every column of [b, h, w, c]."""
         columns = K.transpose(x, [0, 2, 1, 3])
         columns = self._attend_in_rows(columns, self._along_height, table)
         return K.transpose(columns, [0, 2, 1, 3])
 
     def _attend_in_rows(
-        self, x: Tensor, projections: Sequence[keras.layers.Dense], table: Tensor
+        self, x: Tensor, projections: Sequence[keras.layers.Dense], table: K.Variable
     ) -> Tensor:
         """Attends within every row of [b, rows, n, c]."""
         rows, n = sizes(x)[1:3]
@@ -323,8 +329,13 @@ class AxialAttention(_MapAttention):
             K.reshape(part, [-1, n, part.shape[-1]])
             for part in self._project_heads(x, projections)
         )
-        bias = attention.relative_logits(
-            queries, attention.axis_embeddings(table, PairAxis(n, n))
+        axis = PairAxis(n, n)
+        bias = self._compute_by_tables(
+            lambda table: attention.relative_logits(
+                queries, attention.axis_embeddings(table, axis)
+            ),
+            [table],
+            self.compute_dtype,
         )
         outputs = kernels.kernels_for_device().attend(queries, keys, values, bias)
         return attention.merge_heads(

@@ -33,12 +33,14 @@ class CenteredMaxPooling2D(Layer):
     * inputs: [b, h, w, c], of any size.
 
     Raises:
-      InputError: for an even window, or strides that are not a positive integer.
+      InputError: for an even window, strides that are not a positive integer, or an input of another rank.
 
     Example:
       >>> tuple(CenteredMaxPooling2D(3, 2)(keras.ops.zeros([2, 8, 7, 16])).shape)
       (2, 4, 4, 16)
     """
+
+    takes_maps = True
 
     def __init__(self, pool_size: int = 3, strides: int = 2, **kwargs: Any):
         super().__init__(**kwargs)

@@ -32,8 +32,11 @@ class SqueezeExcite(Layer):
     * inputs: a map [b, h, w, c], or the list of a map [b, h, w, c] and its means [b, c].
 
     Raises:
-      InputError: for a ratio outside (0, 1], or a `multiple_of` that is not a positive integer.
+      InputError: for a ratio outside (0, 1], a `multiple_of` that is not a positive integer, or an input of
+        another rank.
     """
+
+    takes_maps = True
 
     def __init__(
         self,
@@ -108,12 +111,14 @@ class EfficientChannelAttention(Layer):
     * inputs: [b, h, w, c].
 
     Raises:
-      InputError: for a kernel size that is not a positive odd integer.
+      InputError: for a kernel size that is not a positive odd integer, or an input of another rank.
 
     Example:
       >>> tuple(EfficientChannelAttention()(keras.ops.zeros([2, 14, 14, 128])).shape)
       (2, 14, 14, 128)
     """
+
+    takes_maps = True
 
     def __init__(
         self,

@@ -50,8 +50,13 @@ class _BlockAttention(Attention):
         geometry = self._geometry()
         strides = geometry.strides
         qkv = self._project(inputs, self._qkv, strides)
-        outputs = kernels.kernels_for_device().local_attention(
-            *qkv, self._tables(), geometry, self.num_heads
+        attend = kernels.kernels_for_device().local_attention
+        outputs = self._compute_by_tables(
+            lambda *tables: attend(
+                *qkv, self._widened(*tables), geometry, self.num_heads
+            ),
+            [self.height_table, self.width_table],
+            self.compute_dtype,
         )
         return (
             outputs
@@ -64,7 +69,8 @@ class _BlockAttention(Attention):
         places = chosen // width * self.strides, chosen % width * self.strides
         qkv = self._project_heads(inputs, self._qkv)
         blocks = [self._geometry()] * 2
-        return self._chosen_weights(qkv, places, self._tables(), blocks)
+        tables = self._widened(self.height_table, self.width_table)
+        return self._chosen_weights(qkv, places, tables, blocks)
 
     def _geometry(self) -> LocalGeometry:
         block_size, halo_size, _ = self._sizes()
@@ -75,16 +81,12 @@ class _BlockAttention(Attention):
             block_size, halo_size, strides, offset_strides, self.mask_padding
         )
 
-    def _tables(self) -> list[Tensor]:
-        """The embeddings for the offsets in height and in width, [length, k] each."""
-        tables = [
-            self._read(table, self.compute_dtype)
-            for table in (self.height_table, self.width_table)
-        ]
+    def _widened(self, in_height: Any, in_width: Any) -> list[Tensor]:
+        """Returns the embeddings for the offsets in height and in width, [length, k] each."""
         if self.positions == "concatenated":  # the half of the other axis is zero
             half = self._key_dim // 2
-            return [_widened(tables[0], 0, half), _widened(tables[1], half, 0)]
-        return tables
+            return [_widened(in_height, 0, half), _widened(in_width, half, 0)]
+        return [in_height, in_width]
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")

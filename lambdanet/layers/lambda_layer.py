@@ -265,6 +265,7 @@ class LambdaLayer(ProjectedLayer):
         pool_sizes = per_axis(self.pool_size, rank, "pool_size")
         per_axis(self.strides, rank, "strides")
         self._map_size = input_shape[1:-1]
+        self._input_rank = len(input_shape)
         self.causal_axis = axis_of_causal(self.causal, rank)
         if self.causal_axis is not None and pool_sizes[self.causal_axis] > 1:
             raise invalid("pool_size", "1 along the causal axis", self.pool_size)

@@ -2,7 +2,7 @@
 """The base class of all layers, copies of layers, and sublayers that are built with their parent."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lambdanet import backend as K
@@ -23,14 +23,16 @@ class Layer(keras.layers.Layer):
     Attributes:
       INFERENCE_OPTIONS: the arguments that differ in a copy for inference.
       masked_ranks: the ranks of inputs that may have Keras's padding masks.
+      takes_maps: whether the first input is a map [b, h, w, c] and nothing else.
 
     Raises:
-      InputError: when called with a map that has a side of 0, with a padding mask, or with a tensor, by a
-        layer or by a model of tf_keras.
+      InputError: when called with a map that has a side of 0 or with another rank than the layer takes, with
+        a padding mask, or with a tensor, by a layer or by a model of tf_keras.
     """
 
     INFERENCE_OPTIONS: ClassVar[dict[str, Any]] = {}
     masked_ranks: Sequence[int] = ()
+    takes_maps = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = type(self).__name__
@@ -45,6 +47,8 @@ class Layer(keras.layers.Layer):
                 raise InputError(
                     f"{name} takes no padding mask, such as that of an Embedding"
                 )
+        if self.takes_maps:
+            check_rank(self, K.flatten([args, kwargs])[0].shape, 4)
         args, kwargs = self.check_call(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -115,9 +119,9 @@ class TableLayer(Layer):
     """A layer with tables of position embeddings, which graphs can have as constants.
 
     Args:
-      constant_tables: whether a graph contains the tables, expanded as far as the size of the map is known,
-        as constants: those at the trace, which no training changes. Keras 3 on JAX and torch, whose compiled
-        functions have all variables as arguments, computes the same without constants.
+      constant_tables: whether a graph contains the tables of the trace, expanded as far as the size of the
+        map is known, as constants, and computes by them as long as the tables have these values. Keras 3 on
+        JAX and torch, whose compiled functions have all variables as arguments, has no constants.
       **kwargs: arguments of a Keras layer.
     """
 
@@ -128,12 +132,30 @@ class TableLayer(Layer):
         check_flags(constant_tables=constant_tables)
         self.constant_tables = constant_tables
 
-    def _read(self, table: K.Variable, dtype: K.DType) -> Any:
-        """A table in the precision of a computation; a NumPy array with `constant_tables`."""
-        device = kernels.kernels_for_device().device
-        if self.constant_tables or device.has_constant_weights:
-            table = K.constant_of(table)
-        return tensors.cast(table, dtype)
+    def _compute_by_tables(
+        self,
+        compute: Callable[..., K.Tensor],
+        variables: Sequence[K.Variable],
+        dtype: K.DType,
+    ) -> K.Tensor:
+        """Returns `compute(*tables)`, of tables in a precision, which can be NumPy arrays."""
+
+        def compute_by(*tables: Any) -> K.Tensor:
+            return compute(*(tensors.cast(table, dtype) for table in tables))
+
+        if kernels.kernels_for_device().device.has_constant_weights:
+            return compute_by(*K.constants_of(variables))
+        if self.constant_tables:
+            return K.compute_by_constants(compute_by, variables)
+        return compute_by(*variables)
+
+
+def check_rank(layer: keras.layers.Layer, shape: Shape, rank: int) -> None:
+    """Raises `InputError` for an input of another rank than a layer takes, or was built for."""
+    if len(shape) != rank:
+        axes = {3: "n", 4: "h, w", 5: "t, h, w"}[rank]
+        name = f"the shape of the input of {type(layer).__name__}"
+        raise invalid(name, f"[b, {axes}, c]", tuple(shape))
 
 
 def strided_shape(shape: Shape, strides: tensors.PerAxis) -> Shape:
@@ -158,6 +180,15 @@ def check_plain(layer: keras.layers.Layer, action: str) -> None:
             raise InputError(
                 f"{action} needs plain weights, but {part.name!r} of {layer.name!r} has {change}: merge or "
                 "remove it first"
+            )
+
+
+def check_unquantized(model: Any) -> None:
+    """Checks that no part of a model of KerasHub is quantized: its configuration could not be loaded."""
+    for part in compat.sublayers(model):
+        if mode := _quantization(part):
+            raise InputError(
+                f"{type(model).__name__} cannot be saved with {mode} in {part.name!r}: save it first"
             )
 
 

@@ -131,13 +131,17 @@ class PositionEmbedding(TableLayer):
         Returns:
           [b, *query_size, h, v]; with a pool, one position per window.
         """
-        table = self._table_of(index, queries.dtype)
         needs_gradient = training is not False
-        return self._apply_term(
-            PositionTerm(queries, values, table, geometry, content, needs_gradient),
-            mask,
-            has_past,
-        )
+
+        def apply_table(tables: Any) -> Tensor:
+            table = self._table_of(index, tables)
+            return self._apply_term(
+                PositionTerm(queries, values, table, geometry, content, needs_gradient),
+                mask,
+                has_past,
+            )
+
+        return self._compute_by_tables(apply_table, [self.table], queries.dtype)
 
     def pair_embeddings(
         self,
@@ -157,7 +161,7 @@ class PositionEmbedding(TableLayer):
         Returns:
           [c, m, k, u].
         """
-        table = self._table_of(index, queries.dtype)
+        table = self._table_of(index, tensors.cast(self.table, queries.dtype))
         term = PositionTerm(queries, values, table, geometry)
         return self._read_pairs(term, chosen, has_past)
 
@@ -196,9 +200,8 @@ class PositionEmbedding(TableLayer):
             name="table", shape=[*lambdas, *shape, *depth], initializer=initializer
         )
 
-    def _table_of(self, index: int, dtype: K.DType) -> Tensor:
+    def _table_of(self, index: int, tables: Any) -> Tensor:
         """The table of one lambda, [..., k, u]."""
-        tables = self._read(self.table, dtype)
         table = tables[index] if self.num_lambdas > 1 else tables
         return table if self.intra_depth > 1 else table[..., K.newaxis]
 

@@ -10,9 +10,14 @@ from lambdanet.backend.tensors import (
     product,
     sizes,
 )
-from lambdanet.errors import InputError
-from lambdanet.layers.argument_checks import check_mask, check_padding_mask
+from lambdanet.errors import InputError, invalid
+from lambdanet.layers.argument_checks import (
+    check_mask,
+    check_padding_mask,
+    shapes_agree,
+)
 from lambdanet.layers.causal_layer import CausalLayer, State
+from lambdanet.layers.layer import check_rank
 from lambdanet.ops import content_lambdas, relative_positions
 from lambdanet.ops.content_lambdas import as_boolean
 
@@ -50,6 +55,7 @@ class ProjectedLayer(CausalLayer):
     num_heads: int
     query_normalization: str | None
     _context_shape: Shape | None
+    _input_rank: int
     _queries: Any
     _keys: Any
     _values: Any
@@ -71,6 +77,15 @@ class ProjectedLayer(CausalLayer):
         Raises:
           InputError: an argument does not fit the inputs or the layer.
         """
+        if self.built:
+            check_rank(self, inputs.shape, self._input_rank)
+        if context is not None and not shapes_agree(
+            context.shape[:1], inputs.shape[:1]
+        ):
+            name = "the number of examples of the context"
+            raise invalid(
+                name, f"{inputs.shape[0]}, those of the inputs", context.shape[0]
+            )
         if self.causal is not False and context is not None:
             raise InputError(
                 f"causal={self.causal!r} needs the inputs as context; give mask as [n, m] instead"
@@ -176,6 +191,11 @@ class ProjectedLayer(CausalLayer):
             if padding_mask is not None:
                 keras_mask = keras_mask & padding_mask
             padding_mask = keras_mask
+        source = inputs if context is None else context
+        if padding_mask is not None and None in (*padding_mask.shape, *source.shape):
+            b, *size, _ = sizes(source)
+            # Another shape with the same number of values, [m, b], does not broadcast: an error when it runs.
+            padding_mask = padding_mask & K.reshape(padding_mask, [b, product(size)])
         return mask, padding_mask
 
     def visible_shares(self, query_mask: Tensor, dtype: K.DType) -> Tensor:
@@ -203,11 +223,12 @@ class ProjectedLayer(CausalLayer):
             if mask is not None:  # of the positions that count in the statistics
                 mask = K.reshape(mask, [b, product(size), 1])
             y = norm(y, training=training, mask=mask)
-            if self.compute_dtype == "float16":
-                # Below 2^16 for the product of a query and a content lambda, also where the moving
-                # variance is almost 0 and what is not the mean becomes large.
-                bound = (2**15 / (self.key_dim * self.intra_depth)) ** 0.5
-                y = K.minimum(K.maximum(y, -bound), bound)
+        # The bias may be a normalization that was folded.
+        if self.compute_dtype == "float16" and (norm or projection.use_bias):
+            # Below 2^16 for the product of a query and a content lambda, also where the moving variance is
+            # almost 0 and what is not the mean becomes large.
+            bound = (2**15 / (self.key_dim * self.intra_depth)) ** 0.5
+            y = K.minimum(K.maximum(y, -bound), bound)
         # Separated on one axis of positions, so that no tensor of an exported model has more than four axes.
         maps = [y]
         if self._num_lambdas > 1:

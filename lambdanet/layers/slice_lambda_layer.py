@@ -81,6 +81,7 @@ class SliceLambdaLayer(LambdaLayer):
         self._check_slices(input_shape)
         b, slices, *size, channels = input_shape
         super().build((b, *size, channels))
+        self._input_rank = 5
         # Positions of a slice are on one axis.
         self.slice_position.build_for([slices, None], [slices, None])
 
