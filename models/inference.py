@@ -2,6 +2,7 @@
 """Builds the form of a trained model for inference, with fewer steps and the same outputs."""
 
 import contextlib
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -44,6 +45,11 @@ class InferenceModel(keras.Model):
             self.fit()
         return super().__call__(*args, **kwargs)
 
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """Computes as at inference also within a model that trains."""
+        training = False if training is False else None
+        return super().call(inputs, training=training, mask=mask)
+
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Raises `InputError`."""
         raise invalid(
@@ -65,14 +71,16 @@ def for_inference(model: keras.Model) -> keras.Model:
 
     Batch normalizations are folded into the convolution, the dense layer or the projection of a lambda layer
     before them, and become a scale and an offset (`ChannelAffine`) elsewhere. Position embeddings are
-    constants of each traced function, already expanded for its map and device. Dropout and stochastic depth
+    constants of each traced function, already expanded for its map and device; where they get other weights
+    later, the function expands these at each call. Dropout and stochastic depth
     are left out. Outputs are equal up to rounding, 1e-5 in float32. `lambdanet export` and `lambdanet
     evaluate` use this form.
 
     Args:
       model: a functional or Sequential model, of the zoo or any other, with known inputs; it is not changed.
         Layers of other classes within it are copied unchanged, and so are layers that it calls with
-        `training=True`; models within it get this form too.
+        `training=True`; models within it get this form too. Augmentations of Keras, which are called with
+        `training=True` by default, do nothing.
 
     Returns:
       A functional model with a copy of the weights: later changes of the weights of `model` do not reach it.
@@ -93,7 +101,7 @@ def for_inference(model: keras.Model) -> keras.Model:
     """
     which_keras.check_keras_3(model, "the model")
     graph = compat.graph_of(model)
-    calls = [_Call(*call) for call in compat.layer_calls(graph)]
+    calls = [_inference_call(*call) for call in compat.layer_calls(graph)]
     trained = {id(call.layer) for call in calls if call.is_training}
     calls = [call._replace(as_is=id(call.layer) in trained) for call in calls]
     norms = _foldable_norms(calls, graph.outputs)
@@ -178,6 +186,15 @@ class _Call(NamedTuple):
         return K.flatten(self.outputs)[0]
 
 
+def _inference_call(layer: Any, args: Any, kwargs: Any, outputs: Any) -> _Call:
+    """Returns a call without `training=True` where that is the default, as of Keras's augmentations."""
+    signature = inspect.signature(layer.call) if hasattr(layer, "call") else None
+    training = signature and signature.parameters.get("training")
+    if training and training.default is True:
+        kwargs = {name: x for name, x in kwargs.items() if name != "training"}
+    return _Call(layer, args, kwargs, outputs)
+
+
 def _is_set(option: Any) -> bool:
     return option is not None and option is not False
 
@@ -232,6 +249,10 @@ def _rewrite(
         return _with_means(layer, inputs, copies)
     if _is_channel_norm(call):
         return _with_means(layer, copies.call(_as_affine, layer, inputs), copies)
+    is_open = kwargs.get("training") is None and bool not in map(type, args)
+    has_training = getattr(layer, "_call_has_training_arg", False)
+    if is_open and has_training and compat.functional_graph(layer) is None:
+        kwargs = {**kwargs, "training": False}  # which augmentations need
     return copies.call(_as_is if call.as_is else _copied, layer, *args, **kwargs)
 
 
@@ -301,7 +322,9 @@ def _as_affine(norm: keras.layers.Layer) -> tuple[Any, Any]:
 def _means(norm: keras.layers.Layer) -> tuple[Any, Any]:
     """Returns the layer that averages the maps of a normalization."""
     means = keras.layers.GlobalAveragePooling2D(
-        name=f"{norm.name}_means", dtype=norm.dtype_policy
+        name=f"{norm.name}_means",
+        data_format="channels_last",
+        dtype=norm.dtype_policy,
     )
     return means, None
 
@@ -319,7 +342,10 @@ def _copied(layer: Any) -> tuple[Any, Any]:
 
 def _as_is(layer: keras.layers.Layer) -> tuple[Any, Any]:
     """Returns an unchanged copy of a layer, and its weights."""
-    return type(layer).from_config(copied_config(layer)), layer.get_weights()
+    config = copied_config(layer)
+    if hasattr(layer, "get_vocabulary"):
+        config["vocabulary"] = layer.get_vocabulary(include_special_tokens=False)
+    return type(layer).from_config(config), layer.get_weights()
 
 
 def _set_weights(copy: keras.layers.Layer, weights: Sequence[Any]) -> None:

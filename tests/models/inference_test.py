@@ -247,68 +247,127 @@ def test_inputs_and_outputs_keep_their_names():
     assert lambdanet.for_inference(tail).inputs[0].name == tail.inputs[0].name
 
 
-def traced(model, size):
-    function = tf.function(lambda x: model(x, training=False), autograph=False)
-    return function.get_concrete_function(tf.TensorSpec([None, size, size, 3]))
+def on_maps(layer, size=6):
+    i = keras.Input([size, size, 3])
+    return randomized(keras.Model(i, layer(i)))
 
 
-def read_tables(function, model):
-    captured = {id(outer) for outer, _ in function.graph.captures}
-    return [
-        v.name
-        for v in model.variables
-        if id(v.handle) in captured and "table" in v.name
-    ]
+TABLES = {
+    "local": (
+        lambda: LambdaLayer(8, scope=5, implementation="einsum"),
+        (36 * 16, 36),
+    ),
+    "stretched": (
+        lambda: LambdaLayer(
+            8,
+            scope=None,
+            map_size=4,
+            resize="interpolate",
+            implementation="query_first",
+        ),
+        (36 * 16, 36),
+    ),
+    "unstructured": (
+        lambda: LambdaLayer(8, position="unstructured", intra_depth=2),
+        (36 * 16, 72),
+    ),
+    "global": (lambda: lambdanet.GlobalAttention(8, num_heads=2), (36, 12, 4)),
+    "axial": (lambda: lambdanet.AxialAttention(8, num_heads=2), (6, 6, 4)),
+    "halo": (
+        lambda: lambdanet.HaloAttention(8, num_heads=2, block_size=2, halo_size=1),
+        (4, 8, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_constants_while_they_are_equal(name):
+    layer, expanded = TABLES[name]
+    fast = lambdanet.for_inference(on_maps(layer()))
+    function = tf.function(fast, autograph=False)
+    graph = function.get_concrete_function(tf.TensorSpec([None, 6, 6, 3])).graph
+    sizes = []
+    for choice in graph.get_operations():
+        if "If" in choice.type:
+            branch = graph._get_function(choice.get_attr("then_branch").name)
+            for operation in branch.graph.get_operations():
+                if operation.type == "Const":
+                    sizes.append(operation.outputs[0].shape.num_elements())
+    assert np.prod(expanded) in sizes
+
+
+def set_weights(model, weights, path):
+    model.set_weights(weights)
+
+
+def load_weights(model, weights, path):
+    before = model.get_weights()
+    model.set_weights(weights)
+    model.save_weights(path / "new.weights.h5")
+    model.set_weights(before)
+    model.load_weights(path / "new.weights.h5")
+
+
+def assign(model, weights, path):
+    for variable, value in zip(model.variables, weights, strict=True):
+        variable.assign(value)
+
+
+def restore(model, weights, path):
+    """As by TensorFlow's checkpoints, which do not call Keras."""
+    for variable, value in zip(model.variables, weights, strict=True):
+        variable.value.assign(value)
+
+
+CHANGES = (set_weights, load_weights, assign, restore)
+FIRST = "local"
 
 
 @pytest.mark.parametrize(
-    ("layer", "expanded"),
-    [
-        (
-            lambda: LambdaLayer(8, scope=5, implementation="einsum"),
-            (36 * 16, 36),
-        ),
-        (
-            lambda: LambdaLayer(
-                8,
-                scope=None,
-                map_size=4,
-                resize="interpolate",
-                implementation="query_first",
-            ),
-            (36 * 16, 36),
-        ),
-        (
-            lambda: LambdaLayer(8, position="unstructured", intra_depth=2),
-            (36 * 16, 72),
-        ),
-        (lambda: lambdanet.GlobalAttention(8, num_heads=2), (36, 12, 4)),
-        (lambda: lambdanet.AxialAttention(8, num_heads=2), (6, 6, 4)),
-        (
-            lambda: lambdanet.HaloAttention(8, num_heads=2, block_size=2, halo_size=1),
-            (4, 8, 4),
-        ),
-    ],
+    "name",
+    [FIRST, *(pytest.param(x, marks=pytest.mark.slow) for x in TABLES if x != FIRST)],
 )
-def test_tables_are_constants_of_the_graph(layer, expanded):
-    i = keras.Input([6, 6, 3])
-    model = keras.Model(i, layer()(i))
-    x, fast = images(2, 6, 6, 3), lambdanet.for_inference(model)
-    function, plain = traced(fast, 6), traced(model, 6)
-    assert read_tables(plain, model) and not read_tables(function, fast)
-    constants = [
-        op.outputs[0].shape
-        for op in function.graph.get_operations()
-        if op.type == "Const"
-    ]
-    size = np.prod(expanded)
-    assert size in [shape.num_elements() for shape in constants]
-    assert_close(function(x), plain(x), 1e-5)
-    for weight in fast.weights:
-        if "table" in weight.name:
-            weight.assign(weight + 1)
-    outputs = function(x)  # with the tables at the trace
-    assert_close(outputs, plain(x), 1e-5)
+def test_new_weights_hold_in_what_was_traced(name, tmp_path):
+    fast, other = (
+        lambdanet.for_inference(on_maps(TABLES[name][0]())) for _ in range(2)
+    )
+    x = images(2, 6, 6, 3)
+    fast.compile("sgd", "mse")
+    plain, compiled = (tf.function(fast, jit_compile=jit) for jit in (False, True))
+    inside = keras.Sequential([keras.Input([6, 6, 3]), fast])
+    calls = [fast, fast.predict_on_batch, plain, compiled, inside.predict_on_batch]
+    weights = fast.get_weights(), other.get_weights()
+    fast.evaluate(x, np.zeros([2, 6, 6, 8]), verbose=0)
+    for number, change in enumerate([set_weights, *CHANGES]):
+        change(fast, weights[number % 2], tmp_path)
+        other.set_weights(weights[number % 2])
+        expected = other(x)
+        for call in calls:
+            assert_close(call(x), expected, 1e-5)
+        assert fast.evaluate(x, expected, verbose=0) < 1e-9
+    fast.export(tmp_path / "saved", verbose=False)
+    saved = tf.saved_model.load(tmp_path / "saved")
+    assert_close(saved.serve(x), expected, 1e-5)
+
+
+def test_new_shared_table_holds_in_what_was_traced():
+    """Of an embedding that another model trains, and the gradients of both branches."""
+    shared = lambdanet.RelativePositionEmbedding(scope=3, constant_tables=True)
+    model = on_maps(LambdaLayer(8, position=shared))
+    x = tf.constant(images(2, 6, 6, 3))
+
+    def slopes():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = tf.reduce_sum(model(x, training=False) ** 2)
+        return tape.gradient(outputs, x)
+
+    traced = [tf.function(slopes, jit_compile=jit) for jit in (False, True)]
+    for _ in range(2):
+        expected = slopes()
+        for function in traced:
+            assert_close(function(), expected, 1e-4)
+        shared.table.assign(2 * shared.table + 1)
 
 
 @pytest.mark.slow
@@ -374,3 +433,34 @@ class WithoutConfig(layers.Layer):
 def test_other_models_are_rejected(model, message):
     with refused(message):
         lambdanet.for_inference(model())
+
+
+def test_augmentations_do_nothing_at_inference():
+    """Also within other models, also those that train; Keras's default for them is `training=True`."""
+    i = keras.Input([6, 6, 3])
+    inner = inner_model(layers.RandomFlip(), layers.RandomRotation(0.2))
+    model = keras.Model(i, LambdaLayer(8, scope=3)(layers.RandomFlip()(inner(i))))
+    plain = keras.Model(i, model.layers[-1](i))
+    fast = lambdanet.for_inference(randomized(model))
+    outer = keras.Sequential([keras.Input([6, 6, 3]), fast])
+    x = images(2, 6, 6, 3)
+    for call in (fast, outer, fast.predict_on_batch, lambdanet.for_inference(fast)):
+        assert_close(call(x), plain(x), 1e-5)
+    assert_close(outer(x, training=True), plain(x), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "data", "others"),
+    [
+        (layers.StringLookup, ["a", "b"], ["b", "z"]),
+        (layers.IntegerLookup, [5, 7], [7, 1]),
+        (layers.TextVectorization, ["a b", "c"], ["c", "b z"]),
+    ],
+)
+def test_lookups_keep_their_vocabulary(layer, data, others):
+    lookup = layer()
+    lookup.adapt(np.array(data))
+    x = tf.constant(others)[:, None]
+    i = keras.Input([1], dtype=x.dtype.name)
+    fast = lambdanet.for_inference(keras.Model(i, lookup(i)))
+    np.testing.assert_array_equal(fast(x), lookup(x))
