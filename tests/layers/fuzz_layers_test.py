@@ -5,11 +5,13 @@ import random
 from typing import NamedTuple
 
 import hypothesis
+import keras
 import numpy as np
 import pytest
 from fuzzing import computing_in, rounds
 from hypothesis import strategies
 from naive_layers import images, lambda_by_equations, naive_halo_attention, randomize
+from refusals import refused
 
 import lambdanet
 from lambdanet import backend as K
@@ -136,6 +138,43 @@ def test_lambda_layers_equal_the_paper_equations(seed):
     for dtype, tolerance in (("float32", 2e-6), ("float64", 1e-13)):
         with computing_in(dtype):
             assert np.max([*errors_of(case, dtype)]) < tolerance, (dtype, case)
+
+
+@pytest.mark.parametrize("seed", range(rounds(6)))
+def test_new_weights_hold_in_random_layers(seed):
+    """In the form for inference, after a trace; and maps of another rank are refused."""
+    case = random_case(seed)
+    layer = lambdanet.LambdaLayer(**case.arguments)
+    inputs = keras.Input(case.x.shape[1:])
+    model = keras.Model(inputs, layer(inputs))
+    fast = lambdanet.for_inference(model)
+    x = case.x.astype("float32")
+    fast.predict_on_batch(x)
+    randomize(layer, seed=seed + 1)
+    fast.set_weights(lambdanet.for_inference(model).get_weights())
+    expected = lambda_by_equations(layer, x)
+    error = np.abs(fast.predict_on_batch(x) - expected).max()
+    assert error < 1e-5 * max(1, np.abs(expected).max()), case
+    for other in (x[:, None], x[0]):
+        with refused("the shape of the input of LambdaLayer must be"):
+            layer(other)
+
+
+@pytest.mark.parametrize("seed", range(rounds(6)))
+def test_half_maps_of_random_sizes_have_their_means(seed):
+    """Against NumPy in float64, also where sums leave the range of float16."""
+    dice = random.Random(seed)
+    dtype = dice.choice(["float16", "bfloat16"])
+    size = [dice.randint(1, 300) for _ in range(2)]
+    x = images(1, *size, 2) * dice.choice([0.1, 1, 9]) + dice.choice([0, 3, -40, 900])
+    half = K.cast(x, dtype)
+    expected = (
+        K.convert_to_numpy(K.cast(half, "float32")).astype("float64").mean((1, 2))
+    )
+    layer = lambdanet.PooledBatchNormalization(dtype=dtype, epsilon=1e-9)
+    for means in (K.mean(half, [1, 2]), layer(half)[1]):
+        found = K.convert_to_numpy(K.cast(means, "float32"))
+        np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2)
 
 
 @strategies.composite

@@ -108,3 +108,17 @@ def test_random_networks_equal_the_whole(seed):
         outputs.append(K.convert_to_numpy(y))
     expected = K.convert_to_numpy(model(x))
     assert_near(np.concatenate(outputs, axis=1), expected, 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(rounds(3)))
+def test_new_weights_hold_in_random_streams(seed):
+    model, strides = random_network(random.Random(seed))
+    stream = lambdanet.streaming_model(model)
+    x = K.convert_to_tensor(images(2, strides, 4))
+    chunk = {"inputs": x, **stream.initial_state(2)}
+    stream.predict_on_batch(chunk)
+    randomize(model, seed=1)
+    stream.set_weights(lambdanet.streaming_model(model).get_weights())
+    expected = K.convert_to_numpy(model(x))
+    assert_near(stream.predict_on_batch(chunk)["outputs"], expected, 1e-5)
