@@ -22,12 +22,12 @@ class UnquantizedFiles:
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Saves the model as Keras's does; `InputError` where a part is quantized."""
         check_unquantized(self)
-        super().save(*args, **kwargs)
+        super().save(*args, **kwargs)  # type: ignore[misc]
 
     def save_to_preset(self, *args: Any, **kwargs: Any) -> None:
         """Writes a folder as KerasHub's does; `InputError` where a part is quantized."""
         check_unquantized(self)
-        super().save_to_preset(*args, **kwargs)
+        super().save_to_preset(*args, **kwargs)  # type: ignore[misc]
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")

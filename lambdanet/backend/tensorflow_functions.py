@@ -75,26 +75,22 @@ zeros = tf.zeros
 zeros_like = tf.zeros_like
 
 
-def _in_float32(reduce: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Returns a reduction that adds in float32, as `keras.ops` does; TensorFlow adds float16 in float16."""
+def _in_float32(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Returns a function that adds half precision in float32; TensorFlow adds float16 in float16 on a CPU."""
 
-    def compute(x: Any, axis: Any = None, keepdims: bool = False) -> tf.Tensor:
+    def compute(x: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
         x = tf.convert_to_tensor(x)
-        wide = tf.cast(x, tf.float32) if x.dtype in HALVES else x
-        return tf.cast(reduce(wide, axis, keepdims), x.dtype)
+        wide = (
+            tf.cast(x, tf.float32) if x.dtype.size == 2 and x.dtype.is_floating else x
+        )
+        return tf.cast(function(wide, *args, **kwargs), x.dtype)
 
     return compute
 
 
-HALVES = (tf.float16, tf.bfloat16)
+average_pool = _in_float32(tf.nn.avg_pool)
 mean = _in_float32(tf.reduce_mean)
 sum = _in_float32(tf.reduce_sum)
-
-
-def average_pool(x: tf.Tensor, *args: Any) -> tf.Tensor:
-    """`tf.nn.avg_pool`, which adds float16 in float16 on a CPU, in float32."""
-    wide = tf.cast(x, tf.float32) if x.dtype in HALVES else x
-    return tf.cast(tf.nn.avg_pool(wide, *args), x.dtype)
 
 
 def conv(
@@ -237,7 +233,7 @@ def as_constant(compute: Callable[..., tf.Tensor], *args: Any) -> Any:
 
 def constants_of(variables: Sequence[tf.Variable]) -> list[Any]:
     """Returns the values of variables as NumPy arrays, also while a function is traced."""
-    return [as_constant(tf.convert_to_tensor, variable) for variable in variables]
+    return [as_constant(tf.convert_to_tensor, x) for x in variables]
 
 
 def compute_by_constants(
@@ -252,8 +248,7 @@ def compute_by_constants(
     if tf.executing_eagerly():
         return compute(*tensors)
     constants = constants_of(variables)
-    pairs = zip(tensors, constants, strict=True)
-    are_equal = [tf.reduce_all(tf.equal(x, constant)) for x, constant in pairs]
+    are_equal = [tf.reduce_all(x) for x in map(tf.equal, tensors, constants)]
     return tf.cond(
         tf.reduce_all(are_equal),
         lambda: compute(*constants),
