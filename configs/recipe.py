@@ -197,7 +197,7 @@ class Recipe:
     head_rate: Annotated[
         float, v.POSITIVE, "factor of the learning rate of the classifier"
     ] = 1.0
-    loss: Annotated[str, v.LOSSES, "loss; empty: the task's"] = ""
+    loss: Annotated[str, v.LOSSES, "loss"] = ""
     label_smoothing: Annotated[
         float, v.RATE, "fraction of each label spread over all classes"
     ] = 0.0
