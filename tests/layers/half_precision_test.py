@@ -107,10 +107,10 @@ def test_channel_scales_are_those_of_a_normalization(dtype):
     norm = keras.layers.BatchNormalization(dtype=f"mixed_{dtype}")
     model = keras.Model(i, norm(i))
     norm.set_weights(
-        [np.ones(3), np.zeros(3), np.array([1000.0, 0, -300]), np.full(3, 4.0)]
+        [np.ones(3), np.zeros(3), np.array([1000.0, 0, -300]), np.full(3, 7.0)]
     )
     fast = lambdanet.for_inference(model)
     assert any(isinstance(part, lambdanet.ChannelAffine) for part in fast.layers)
     x = halved(images(2, 4, 4, 3) * 8 + [1000, 0, -300], dtype)
-    expected = (x - [1000, 0, -300]) / 4.001**0.5
+    expected = (x - [1000, 0, -300]) / 7.001**0.5
     assert_close(fast(x), expected, 1e-2)

@@ -120,12 +120,13 @@ def test_backbone_of_keras_hub_keeps_its_precision(tmp_path):
     options = {"input_size": 32}
     backbone = LambdaNetBackbone("lambda_resnet_tiny", options, dtype="mixed_float16")
     backbone.save(tmp_path / "backbone.keras")
-    backbone.save_to_preset(str(tmp_path / "preset"))
+    preset = str(tmp_path / "preset")
+    backbone.save_to_preset(preset)
     plain = LambdaNetBackbone("lambda_resnet_tiny", options)
     for model, expected in (
         (backbone, "float16"),
         (keras.models.load_model(tmp_path / "backbone.keras"), "float16"),
-        (LambdaNetBackbone.from_preset(str(tmp_path / "preset")), "float16"),
+        (LambdaNetBackbone.from_preset(preset, dtype="bfloat16"), "bfloat16"),
         (plain, "float32"),
     ):
         assert {layer.compute_dtype for layer in model.layers} == {expected}
