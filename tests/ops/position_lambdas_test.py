@@ -24,29 +24,33 @@ from lambdanet.ops.products import Product, in_chunks
 from lambdanet.ops.relative_positions import PairAxis
 from lambdanet.ops.tpu import products as tpu_products
 
+# The side of windows and their distance, along one axis after the other.
+POOLS = [(3, 2), (2, 2), (4, 3), (1, 1)]
+
 
 @pytest.mark.parametrize(
-    ("case", "pool", "pools_first"),
+    ("case", "first", "pools_first"),
     pairwise(
         [name for name in CASES if "strides" not in CASES[name]],
-        [(3, 2), (2, 2), (4, 3)],
+        range(3),
         [False, True],
     ),
 )
-def test_pool_equals_average_pool(case, pool, pools_first, monkeypatch):
-    pool_size, strides = pool
+def test_pool_equals_average_pool(case, first, pools_first, monkeypatch):
     if pools_first:
         row = dataclasses.replace(
             kernels.KERNELS["CPU"], position_lambdas=(tpu_products.pooled_candidates,)
         )
         monkeypatch.setitem(kernels.KERNELS, "CPU", row)
     arguments = dict(CASES[case])
+    pools = (2 * POOLS)[first : first + len(arguments["spatial"])]
+    pool_size, strides = zip(*pools, strict=True)
     content = tf.random.stateless_normal([2, 3, 4], [0, 0], dtype=tf.float64)
     options = {"dilation": arguments.pop("dilation", 1), "content": content}
 
     def pooled_last(*inputs):
         outputs = kernels.apply_position_lambdas(*inputs, "query_first", **options)
-        return average_pool(outputs, [pool] * len(arguments["spatial"]))
+        return average_pool(outputs, pools)
 
     function = partial(
         kernels.apply_position_lambdas,
@@ -56,24 +60,6 @@ def test_pool_equals_average_pool(case, pool, pools_first, monkeypatch):
     )
     inputs = [tf.constant(x) for x in random_case(6, **arguments)]
     assert_equal_with_gradients(function, pooled_last, inputs, 1e-10)
-
-
-@pytest.mark.parametrize("implementation", kernels.IMPLEMENTATIONS)
-def test_a_named_form_is_the_same_on_every_device(implementation):
-    specs = [
-        tf.TensorSpec(shape)
-        for shape in ([2, 14, 14, 2, 4], [2, 14, 14, 128], [7, 7, 4])
-    ]
-    operations = []
-    for kind in ("CPU", "TPU"):
-        traced = tf.function(
-            lambda *x: kernels.apply_position_lambdas(*x, implementation, block=[7, 7]),
-            autograph=False,
-        )
-        with device.assume(kind):
-            graph = traced.get_concrete_function(*specs).graph
-        operations.append([op.type for op in graph.get_operations()])
-    assert operations[0] == operations[1]
 
 
 def test_auto_convolves_rows_on_a_tpu():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forms for certain maps on a TPU, against the paper's equations: values and gradients."""
 
+import dataclasses
 from functools import partial
 
 import numpy as np
@@ -16,11 +17,9 @@ from position_cases import average_pool, with_content
 
 from lambdanet.backend import device
 from lambdanet.ops import kernels
-from lambdanet.ops.position_term import Geometry, PositionTerm
-from lambdanet.ops.products import Product
+from lambdanet.ops.position_term import Geometry, PositionTerm, Sizes
 from lambdanet.ops.tpu import block_diagonal, row_convolution
 from lambdanet.ops.tpu.block_diagonal import BlockDiagonal
-from lambdanet.ops.tpu.products import PooledQueries
 from lambdanet.ops.tpu.row_convolution import RowConvolution
 
 TPU = device.DEVICES["TPU"]
@@ -134,65 +133,29 @@ def test_form_of_an_unknown_batch(case):
     np.testing.assert_allclose(apply(*batches), expected, atol=1e-9)
 
 
+# Where each form is a candidate.
+FITTING = {
+    block_diagonal: Sizes(
+        8, (14, 14), (14, 14), (23, 23), 4, 16, 16, needs_gradient=False
+    ),
+    row_convolution: Sizes(512, (56, 56), (56, 56), (5, 5), 4, 16, 16),
+}
+
+
 @pytest.mark.parametrize(
-    ("form", "size", "scope", "options"),
+    ("form", "change"),
     [
-        ("block diagonal", [14, 14], [9, 9], {}),  # most pairs are out of scope
-        ("block diagonal", [7, 7], [23, 23], {}),
-        ("block diagonal", [None, 14], [23, 23], {}),
-        ("block diagonal", [14, 14], [23, 23], {"h": 16}),
-        # Pools are first, with a gradient.
-        ("block diagonal", [12, 12], [23, 23], {"pool_size": 3}),
-        ("block diagonal", [14, 14], [23, 23], {}),  # with a gradient
-        ("row convolution", [None, 50], [5, 5], {"b": 512}),
-        ("row convolution", [56], [5], {"b": 512}),
-        ("row convolution", [14, 14], [23, 23], {"b": 512}),
-        ("row convolution", [64, 64], [23, 23], {"b": 32}),
+        (block_diagonal, {"scope": (9, 9)}),  # most pairs are out of scope
+        (block_diagonal, {"known": False}),
+        (block_diagonal, {"h": 16}),
+        (block_diagonal, {"needs_gradient": True}),
+        (row_convolution, {"known": False}),
+        (row_convolution, {"context_size": (6, 56)}),
+        (row_convolution, {"batch": 8}),
+        (row_convolution, {"geometry": Geometry(dilation=2)}),
     ],
 )
-def test_form_is_not_applicable(form, size, scope, options, monkeypatch):
+def test_form_is_not_applicable(form, change, monkeypatch):
     monkeypatch.undo()  # the sizes are those of the library
-    b, h, pool_size = (
-        options.get("b", 8),
-        options.get("h", 4),
-        options.get("pool_size", 1),
-    )
-    geometry = Geometry(strides=2 if pool_size > 1 else 1, pool_size=pool_size)
-    candidates = {"block diagonal": block_diagonal, "row convolution": row_convolution}[
-        form
-    ].candidates
-
-    @tf.function
-    def trace(queries, values):
-        assert not candidates(
-            PositionTerm(queries, values, tf.zeros([*scope, 16, 1]), geometry).sizes
-        )
-
-    trace.get_concrete_function(
-        tf.TensorSpec([b, *size, h, 16]), tf.TensorSpec([b, *size, 16, 1])
-    )
-
-
-@pytest.mark.parametrize(
-    ("size", "context", "geometry"),
-    [
-        ([6, 5], [6, 5], Geometry((1, 2), (2, 1), (1, 3))),
-        ([3, 5], [6, 5], Geometry((2, 3), 1, (1, 3))),
-        ([2, 6, 5], [4, 6, 5], Geometry((2, 2, 2), 1, (1, 3, 2))),
-    ],
-)
-def test_pooled_queries_with_a_pool_along_some_axes(size, context, geometry):
-    """Equal to the products of all queries, and then the mean of each pool."""
-    rng = np.random.default_rng(0)
-    scope = [3, 5, 3][: len(size)]
-    shapes = [2, *size, 2, 3], [2, *context, 4, 2], [*scope, 3, 2], [2, 3, 4]
-    queries, values, table, content = (
-        tf.constant(rng.normal(size=shape)) for shape in shapes
-    )
-    term = PositionTerm(queries, values, table, geometry, content)
-    assert_equal_with_gradients(
-        on_tpu(PooledQueries(), term),
-        on_tpu(Product(query_first=True), term),
-        inputs_of(term),
-        1e-9,
-    )
+    assert form.candidates(FITTING[form])
+    assert not form.candidates(dataclasses.replace(FITTING[form], **change))
