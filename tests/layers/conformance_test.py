@@ -44,37 +44,6 @@ def test_graphs_equal_eager_on_any_size(make):
     np.testing.assert_allclose(compiled(x), eager, atol=1e-5)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "float64"])
-def test_declared_outputs_equal_computed_ones(make, policy):
-    layer = make(dtype=policy)
-    declared = layer(keras.Input([None, 5, 8], dtype=layer.compute_dtype))
-    computed = layer(tf.cast(images(2, 6, 5, 8), layer.compute_dtype))
-    assert declared.dtype == computed.dtype == layer.compute_dtype
-    assert tuple(declared.shape) == (None, None, 5, 8)
-
-
-def test_declared_outputs_of_pairs_and_strides_equal_traced_ones():
-    x = keras.Input([None, 7, 8])
-    pair = lambdanet.PooledBatchNormalization(dtype="mixed_bfloat16")(x)
-    layers = (
-        LambdaLayer(12, scope=3, strides=2),
-        LambdaLayer(12, scope=3, strides=2, pool_size=3),
-        lambdanet.HaloAttention(4, 2, 4, strides=2),
-        lambdanet.CenteredMaxPooling2D(3, 2),
-    )
-    outputs = [
-        *pair,
-        lambdanet.SqueezeExcite(dtype="mixed_bfloat16")(pair),
-        *(layer(x) for layer in layers),
-    ]
-    model = keras.Model(x, outputs)
-    for declared, computed in zip(outputs, model(images(2, 5, 7, 8)), strict=True):
-        assert declared.dtype == computed.dtype
-        assert declared.shape[-1] == computed.shape[-1]
-        assert computed.shape.is_compatible_with(declared.shape)
-        assert len(declared.shape) != 4 or declared.shape[2] == computed.shape[2]
-
-
 def test_config_of_a_subclass_has_the_arguments_of_its_base():
     class Narrow(LambdaLayer):
         def __init__(self, width=4, **kwargs):
@@ -149,7 +118,8 @@ def test_half_precision_stays_near_float32(make):
         limit = 24 * product_error(layer.compute_dtype)
         for one, other in zip(found, expected, strict=True):
             assert relative_error(one, other) < limit
-        assert np.isfinite(tf.cast(layer(50 * x, training=True), tf.float32)).all()
+        for array in with_gradients(partial(layer, training=True), [50 * x]):
+            assert np.isfinite(tf.cast(array, tf.float32)).all()
 
 
 WITH_REGULARIZER = [
@@ -178,25 +148,6 @@ def test_save_and_load(tmp_path):
     model = keras.Model(inputs, {name: make()(inputs) for name, make in LAYERS.items()})
     x = images(2, 6, 5, 8)
     outputs = reloaded(model, tmp_path)(x)
-    for name, expected in model(x).items():
-        np.testing.assert_allclose(outputs[name], expected, atol=1e-5, err_msg=name)
-
-
-# A table that depends on the size of the map, one that is an argument, and one of each of two axes.
-SAVED_MODELS = ["LambdaLayer_global", "LambdaLayer_shared", "HaloAttention"]
-
-
-@pytest.mark.parametrize(
-    "names", [SAVED_MODELS, pytest.param(list(LAYERS), marks=pytest.mark.weekly)]
-)
-@pytest.mark.slow
-def test_saved_model(names, tmp_path):
-    inputs = keras.Input([None, None, 8])
-    model = keras.Model(inputs, {name: LAYERS[name]()(inputs) for name in names})
-    model.export(tmp_path / "layers", verbose=False)
-    loaded = tf.saved_model.load(tmp_path / "layers")
-    x = images(2, 6, 5, 8)
-    outputs = loaded.serve(x)
     for name, expected in model(x).items():
         np.testing.assert_allclose(outputs[name], expected, atol=1e-5, err_msg=name)
 

@@ -160,7 +160,6 @@ def state_of(batch_size=2, **options):
             r"initial_state .*\(2, 16, 1\).*got .*\(3, 16",
         ),
         ({}, {"initial_state": state_of(position=None)}, "initial_state must be of"),
-        ({}, {"initial_state": "zeros"}, "initial_state must be of .*, got 'zeros'"),
         (
             {},
             {"return_state": True, "mask": np.tri(8)},
