@@ -308,18 +308,13 @@ def load_weights(model, weights, path):
     model.load_weights(path / "new.weights.h5")
 
 
-def assign(model, weights, path):
-    for variable, value in zip(model.variables, weights, strict=True):
-        variable.assign(value)
-
-
 def restore(model, weights, path):
     """As by TensorFlow's checkpoints, which do not call Keras."""
     for variable, value in zip(model.variables, weights, strict=True):
         variable.value.assign(value)
 
 
-CHANGES = (set_weights, load_weights, assign, restore)
+CHANGES = (set_weights, load_weights, restore)
 FIRST = "local"
 
 

@@ -184,7 +184,6 @@ def test_layers_without_a_form_are_named(output, message):
     [
         ({"depth": 2, "scope": 5}, "depth must be at least 3 for scope=5, got 2"),
         ({"scope": 2}, "scope must be odd, got 2"),
-        ({"model": "resnet_50"}, "model must be a functional model, or a Sequen"),
         (
             {"model": keras.Sequential([keras.Input([4]), layers.Dense(2)])},
             r"the input of the model must be \[b, h, w, c\], got \(None, 4\)",

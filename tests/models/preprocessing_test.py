@@ -164,23 +164,15 @@ def test_pictures_of_other_shapes_are_refused(prepare, shape, accepted):
         prepare(tf.zeros(shape, tf.uint8))
 
 
-@pytest.mark.parametrize(
-    ("levels", "channels", "is_accepted"),
-    [(RGB, 1, True), (RGB, 3, True), (RGB, 4, False), (GRAY, 3, False)],
-)
-def test_channels_of_files_are_checked_at_run_time(levels, channels, is_accepted):
+@pytest.mark.parametrize(("levels", "channels"), [(RGB, 4), (GRAY, 3)])
+def test_channels_of_files_are_checked_at_run_time(levels, channels):
     prepare = Preprocessing(8, *levels)
-    file = tf.io.encode_png(np.full([9, 9, channels], 200, np.uint8))
-    pictures = iter(
-        tf.data.Dataset.from_tensors(file).map(lambda x: prepare(tf.io.decode_png(x)))
-    )
-    if is_accepted:
-        expected = np.full([8, 8, 3], (200 / 255 - 0.5) / 0.5)
-        np.testing.assert_allclose(next(pictures), expected, 1e-5)
-    else:
-        message = "the shape of pictures must be"
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            next(pictures)
+    file = tf.io.encode_png(np.zeros([9, 9, channels], np.uint8))
+    files = tf.data.Dataset.from_tensors(file)
+    pictures = files.map(lambda x: prepare(tf.io.decode_png(x)))
+    message = "the shape of pictures must be"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        next(iter(pictures))
 
 
 def test_metadata():
@@ -227,10 +219,6 @@ def test_metadata():
         (
             lambda: lambdanet.preprocess_for("lambda_resnet_50"),
             "unknown model with published weights 'lambda_re",
-        ),
-        (
-            lambda: lambdanet.preprocess_for("lambda_resnet50ts", input_size=0),
-            "input_size must be a .* got 0",
         ),
     ],
 )

@@ -131,10 +131,6 @@ INPUTS = keras.Input([None, 6])
             "not causal along the first axis: use causal='time'",
         ),
         ([LambdaLayer(8, causal=True, scope=None)], "scope must be a number"),
-        (
-            [layers.GlobalAveragePooling1D("channels_first")],
-            'it needs data_format="channels_last"',
-        ),
     ],
 )
 def test_models_that_cannot_stream(parts, message):
@@ -233,14 +229,12 @@ def test_weights_in_the_package_stream():
     ("arguments", "message"),
     [
         ({"name": "lambda_resnet_1d"}, "did you mean lambda_resnet18_1d"),
-        ({"num_classes": -1}, "num_classes must be"),
         ({"weights": "mnist"}, "unknown weights of .* 'mnist'; did you mean mnist1d"),
         ({"weights": "mnist1d"}, "does not fit"),
         (
             {"name": "lambda_resnet18_1d", "weights": "mnist1d"},
             "unknown weights of lambda_resnet18_1d 'mnist1d'",
         ),
-        ({"dropout_rate": 1}, r"dropout_rate must be in \[0, 1\)"),
     ],
 )
 def test_sequence_networks_that_are_refused(arguments, message):
@@ -250,7 +244,7 @@ def test_sequence_networks_that_are_refused(arguments, message):
 
 
 @pytest.mark.slow
-def test_new_weights_hold_in_a_stream_that_was_traced(tmp_path):
+def test_new_weights_hold_in_a_stream_that_was_traced():
     stream, other = (lambdanet.streaming_model(network(), 8) for _ in range(2))
     chunk = {"inputs": tf.constant(X[:, :8]), **stream.initial_state(2)}
     step = tf.function(stream)
@@ -261,7 +255,3 @@ def test_new_weights_hold_in_a_stream_that_was_traced(tmp_path):
     expected, _ = other.step(X[:, :8], other.initial_state(2))
     for call in (stream.predict_on_batch, step, stream):
         assert_close(call(chunk)["outputs"], expected, 1e-5)
-    stream.export(tmp_path / "stream.tflite", format="litert", verbose=False)
-    runner = Interpreter(str(tmp_path / "stream.tflite")).get_signature_runner()
-    inputs = {name: np.asarray(x) for name, x in chunk.items()}
-    assert_close(runner(**inputs)["outputs"], expected, 1e-4)
