@@ -133,8 +133,7 @@ def test_copies_differ_and_resume(grays):
     recipe = dataclasses.replace(AUGMENTED, repeated_augmentation=3)
     dataset = open_dataset(recipe, grays)
     batches = list(dataset.train())
-    (first, second, third, *_), labels = batches[0]
-    assert len({*labels[:3].numpy()}) == len({*labels[3:6].numpy()}) == 1
+    (first, second, third, *_), _ = batches[0]
     for a, b in [(first, second), (first, third), (second, third)]:
         assert np.abs(a - b).max() > LEVELS
     _assert_equal(batches[7:], dataset.train(7))
@@ -209,10 +208,6 @@ def test_padded_evaluation_weighs_each_image_once(grays, images, count, replicas
         (
             {"mean": (0.5, 0.5), "std": (1, 1), "dataset": "cifar10"},
             "channels of mean .* be 3, .* got 2",
-        ),
-        (
-            {"eval_split": "tets"},
-            "unknown split of dataset digits 'tets'; did you mean test",
         ),
         ({"eval_split": "test[x:]"}, r"split 'test\[x:\]' of digits cannot be read"),
         ({"eval_split": "test[:0]"}, r"must be one with images, got 'test\[:0\]'"),

@@ -103,7 +103,6 @@ def test_part_of_split_is_some_of_its_files(root, part, files):
             "has 'train-00000-of-00001' and 'train-00000-of-00001.tfrecord': files",
         ),
         ("train-00001-of-00002", {}, "lacks 1 of 2 files, the first .* number 0"),
-        ("test-00000-of-00001", {}, "unknown split in .* 'train'; accepted: test"),
         (
             "train-00000-of-00001",
             {"num_classes": 0},
@@ -114,7 +113,6 @@ def test_part_of_split_is_some_of_its_files(root, part, files):
             {"train_split": "train[:5%]"},
             r"a name, or .*, got 'train\[:5%\]'",
         ),
-        ("train-00000-of-00001", {}, "tfrecord must be one with images, got 'train'"),
     ],
 )
 def test_invalid_files_are_rejected_in_one_line(tmp_path, file, changes, message):
@@ -130,7 +128,6 @@ def test_invalid_files_are_rejected_in_one_line(tmp_path, file, changes, message
         (lambda path: path.write_bytes(path.read_bytes()[:-10]), EACH - 1),
         # Of a disk that was full.
         (lambda path: path.write_bytes(path.read_bytes() + bytes(32)), EACH),
-        (lambda path: damage_record(path, 0, byte=7), 0),
         (lambda path: damage_record(path, 2, byte=0), 2),
         (lambda path: path.write_bytes(b"no records"), 0),
     ],
