@@ -322,28 +322,24 @@ def test_wrong_files_write_nothing(checkpoint, tmp_path, home):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", ["class_map", "config.json"])
-def test_names_of_classes_are_kept_with_the_weights(
-    checkpoint, tmp_path, capsys, given
-):
-    path = tmp_path / "model.safetensors"
-    shutil.copy(checkpoint, path)
+def test_names_of_classes_are_kept_with_the_weights(checkpoint, tmp_path, given):
+    path = shutil.copy(checkpoint, tmp_path / "model.safetensors")
+    out = tmp_path / "out"
+    file = tmp_path / given
     names = [f"class {number}" for number in range(1000)]
-    class_map = tmp_path / "map.txt"
-    words = ["convert", NAME, f"--checkpoint={path}", f"--out={tmp_path / 'out'}"]
-    with_map = [*words, f"--class_map={class_map}"]
-    class_map.write_text("cat\ndog\n")
-    assert cli.main(with_map) == 2
-    assert "must be 1000, as in " in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    options = {}
     if given == "class_map":
-        class_map.write_text("\n".join(names))
-        words = with_map
+        options["class_map"] = file
+        file.write_text("cat\ndog\n")
+        with refused("must be 1000, as in "):
+            convert(NAME, path, out, **options)
+        assert not out.exists()
+        file.write_text("\n".join(names))
     else:
         config = {"architecture": NAME, "label_names": names}
-        file = tmp_path / "config.json"
         file.write_text(json.dumps(config), encoding="utf-8-sig")
-    assert cli.main(words) == 0
-    metadata = tensor_files.metadata_of(tmp_path / "out" / weight_files.FOLDER_FILE)
+    convert(NAME, path, out, **options)
+    metadata = tensor_files.metadata_of(out / weight_files.FOLDER_FILE)
     assert trained_classes.names_of(metadata) == names
 
 

@@ -111,15 +111,12 @@ def test_second_run_replaces_the_table(served, tmp_path, ending):
     ("name", "make"),
     [
         ("labels.csv", lambda path: path.write_text("image,label\na.png,cat\n")),
-        ("ranks.CSV", lambda path: path.write_text("image,rank,class\n")),
         (
             "labels.jsonl",
             lambda path: path.write_text('{"image": "a.png", "classes": ["cat"]}\n'),
         ),
         ("folder.csv", os.mkdir),
-        ("pipe.csv", os.mkfifo),
         ("x_prediction.png", lambda path: write_picture(path, RED)),
-        ("x_prediction.png", lambda path: path.write_text("mine")),
     ],
 )
 def test_files_of_the_user_are_not_replaced(served, tmp_path, capsys, name, make):
