@@ -169,18 +169,6 @@ def test_other_split_with_class_table(run, tmp_path, capsys):
         evaluate(run, split=split, out=out)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"split": "tset"}, "tset.*test"),
-        ({"data_dir": "/nowhere"}, "/nowhere"),
-    ],
-)
-def test_arguments_that_cannot_be_used(run, arguments, message):
-    with refused(message):
-        evaluate(run, **arguments)
-
-
 @pytest.mark.slow
 def test_checkpoint_of_tensorflow_is_evaluated_on_jax(run):
     words = ["evaluate", f"--model_dir={run}", "--backend=jax", "--split=test[:20]"]

@@ -88,14 +88,6 @@ def test_ctrl_c_in_first_epoch_saves_its_step(
     assert_same_run(tmp_path, finished)
 
 
-def test_second_ctrl_c_ends_at_once(ctrl_c):
-    with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
-        ctrl_c()
-        assert stop.received
-        ctrl_c()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def test_ignored_ctrl_c_remains_ignored(ctrl_c):
     """As in a script's background process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

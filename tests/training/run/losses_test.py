@@ -41,17 +41,6 @@ def test_binary_cross_entropy_is_mean_over_classes(labels, smoothing, threshold)
     assert float(loss(labels, LOGITS)) == pytest.approx(-losses.mean(), rel=1e-5)
 
 
-@pytest.mark.parametrize(("smoothing", "threshold"), [(0.1, None), (0.0, 0.2)])
-def test_binary_cross_entropy_equals_timm(smoothing, threshold, timm):
-    import torch
-    from timm.loss import BinaryCrossEntropy
-
-    reference = BinaryCrossEntropy(smoothing, threshold)
-    expected = reference(torch.tensor(LOGITS), torch.tensor(LABELS))
-    loss = SmoothedBinaryCrossEntropy(smoothing, threshold=threshold or 0.0)
-    assert float(loss(LABELS, LOGITS)) == pytest.approx(float(expected), rel=1e-5)
-
-
 @pytest.mark.parametrize("loss", [SmoothedCrossEntropy, SmoothedBinaryCrossEntropy])
 def test_class_weights_multiply_losses_of_examples(loss):
     weights = (3.0, 0.5, 2.0)
