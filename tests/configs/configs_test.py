@@ -94,10 +94,6 @@ def test_override_takes_the_last_assignment():
             "model_options=scope",
             "model_options must be a dictionary, such as {'scope': 7}, got 'scope'",
         ),
-        (
-            "model_options={1: 2}",
-            "model_options must be a dictionary, such as {'scope': 7}, got {1: 2}",
-        ),
         ("epochs=0", "epochs must be a positive integer, got 0"),
         ("learning_rate=nan", "learning_rate must be a number above 0, got nan"),
         (
