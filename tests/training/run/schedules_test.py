@@ -27,6 +27,7 @@ ONLY_WARMUP = {"peak": 0.4, "total_steps": 4, "warmup_steps": 4}
 @pytest.mark.parametrize(
     ("schedule", "step", "rate"),
     [
+        (COSINE, 0, 0.0),
         (COSINE, 1, 0.02),  # 0.1 * 1 / 5
         (COSINE, 5, 0.1),  # the peak
         # A quarter of the following 20 steps.
