@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of `python -m benchmarks.device`: parts on this CPU, failures, and what the file keeps to itself."""
 
-import contextlib
 import json
 import platform
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,6 @@ from programs.small_model import plain_model
 from benchmarks.device import __main__ as program
 from benchmarks.device import exports, scrub, training
 from benchmarks.interleaved import contender_process
-from benchmarks.interleaved.cases import ModelCase, cases
-from benchmarks.interleaved.contender_process import ContenderProcess
 from lambdanet import command_line
 from lambdanet.models import zoo
 
@@ -53,19 +49,6 @@ def test_training_and_exports(monkeypatch):
     monkeypatch.setattr(zoo, "create_model", plain_model)
     (row,) = training.rows("training/digits")
     assert row["passed"] and row["ms"] > 0 and row["figures"]["steps"] == 3
-
-
-@pytest.mark.weekly
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["layer/auto", "model/lambda_resnet_tiny@32"])
-def test_contenders_on_torch(name):
-    layers = cases(["8x8x16x1"], ["3"], ["forward", "both"], "bfloat16")
-    models = [ModelCase(2, False), ModelCase(2, True, "bfloat16")]
-    process = ContenderProcess(sys.executable, f"{name} on torch", 1, {})
-    with contextlib.closing(process):
-        assert process.about()["library"].startswith("torch ")
-        for case in models if "model" in name else layers:
-            assert process.request("build", 600, case=vars(case))["seconds"] > 0
 
 
 def test_scrubbed_messages():

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the layer benchmark: cases, turns, failing processes, memory and tables."""
+"""Tests of the layer benchmark: failing processes, peers and memory."""
 
 import contextlib
 import sys
 
 import pytest
 import tensorflow as tf
-from processes import output_of, run_code
+from processes import output_of
 
-from benchmarks.interleaved import comparison, memory
+from benchmarks.interleaved import memory
 from benchmarks.interleaved.cases import PEER_PACKAGES, Case, cases
 from benchmarks.interleaved.contender_process import (
     ContenderFailed,
@@ -16,52 +16,6 @@ from benchmarks.interleaved.contender_process import (
 )
 
 SMALL = Case(4, 6, 16, 2, 3, backward=True)
-
-
-# Turns.
-
-
-class ScriptedProcess:
-    """A fake process with fixed times, on a machine that becomes slower with every call."""
-
-    log: list[tuple[str, str]] = []
-
-    def __init__(self, python, name, threads, environment):
-        self._name = name
-
-    def about(self):
-        return {"library": "script 1.0", "device": "paper", "counts_memory": True}
-
-    def request(self, do, timeout, **arguments):
-        self.log.append((self._name, do))
-        seconds = {"quick": 0.01, "slow": 0.02}[self._name]
-        return {"seconds": seconds * 1.01 ** len(self.log), "bytes": 2**20}
-
-    def is_alive(self):
-        return True
-
-    def close(self):
-        pass
-
-
-def test_turns_cancel_a_drift_of_the_machine(monkeypatch):
-    monkeypatch.setattr(ScriptedProcess, "log", [])
-    monkeypatch.setattr(comparison, "ContenderProcess", ScriptedProcess)
-    monkeypatch.setattr(comparison, "SETTLE_SECONDS", 0)
-    names = ["quick", "slow"]
-    budget = comparison.Budget(5, 60.0, 1)
-    with comparison.Comparison(dict.fromkeys(names, ""), budget) as running:
-        quick, slow = running.run(SMALL, names, "quick")
-    turns = [name for name, do in ScriptedProcess.log[4:] if do == "time"]
-    assert turns == ["quick", "slow", "slow", "quick"] * 2 + ["quick", "slow"]
-    assert len(quick.seconds) == len(slow.seconds) == 5
-    assert quick.seconds[-1] > 1.05 * quick.seconds[0]
-    assert quick.speed() == 1
-    assert slow.speed() == pytest.approx(0.5, rel=0.02)
-    assert (slow.mebibytes(), slow.library, slow.note) == (1, "script 1.0", "")
-
-
-# Processes.
 
 
 @pytest.mark.slow
@@ -104,18 +58,6 @@ def test_peer_runs_or_names_the_missing_package(name):
         assert worker.request("memory", 600, calls=1)["bytes"] > 0
     finally:
         worker.close()
-
-
-def test_peer_does_not_import_tensorflow():
-    program = (
-        "import sys, benchmarks.interleaved.worker, benchmarks.interleaved.peers\n"
-    )
-    program += "print({'tensorflow', 'tf_keras', 'torch', 'numpy'} & set(sys.modules) or 'none')"
-    shown = run_code(program)
-    assert (shown.stdout.strip(), shown.stderr) == ("none", "")
-
-
-# Memory.
 
 
 @pytest.mark.skipif(

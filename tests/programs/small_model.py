@@ -51,12 +51,3 @@ def plain_model(
     return keras.Model(
         images, keras.layers.Dense(num_classes, name="logits")(x), name="plain"
     )
-
-
-def one_convolution(name, input_size, **_):
-    images = keras.Input([input_size, input_size, 3])
-    x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3, strides=2)(images))
-    x = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(x))
-    return keras.Model(
-        images, keras.layers.Activation("linear", dtype="float32")(x), name=name
-    )
