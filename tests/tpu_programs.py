@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small programs for the tests of tpu-check, to compile in another process."""
 
-import collections
-import contextlib
-import dataclasses
-import functools
 import multiprocessing
-import re
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,12 +12,9 @@ import tensorflow as tf
 from programs.run_on_engine import constant_initializers
 from programs.small_model import TWO_BLOCKS
 
-import lambdanet
-from lambdanet import configs
 from lambdanet.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.tpu_estimates import check, compiler, steps
-from lambdanet.training.train import train
 
 N, TRIPS, INNER = 512, 7, 3
 
@@ -70,23 +62,6 @@ def texts(images):
         return tf.strings.as_string(images)
 
 
-@functools.cache
-def attention() -> lambdanet.HaloAttention:
-    layer = lambdanet.HaloAttention(
-        128, num_heads=8, name="attention", dtype="mixed_bfloat16"
-    )
-    layer.build([None, None, None, 128])
-    return layer
-
-
-def halos(images):
-    """A layer of the third stage of HaloNet H1, on a quarter of its map, with its gradients."""
-    with tf.GradientTape() as tape:
-        tape.watch(images)
-        loss = tf.reduce_sum(attention()(images))
-    return tape.gradient(loss, [images, *attention().trainable_variables])
-
-
 def _square(*shape: int) -> tf.TensorSpec:
     return tf.TensorSpec(shape, tf.bfloat16)
 
@@ -101,7 +76,6 @@ PROGRAMS = {
     "networks": (networks, [_square(8, 32, 32, 128), KERNEL]),
     "too_large": (too_large, [_square(4096, 128, 128, 128), KERNEL]),
     "texts": (texts, [_square(8)]),
-    "halos": (halos, [_square(2, 16, 16, 128)]),
 }
 
 
@@ -110,72 +84,6 @@ def two_block_step(recipe, mode, batch_size):
     zoo.MODELS[recipe.model] = TWO_BLOCKS
     with constant_initializers():
         return steps.recipe_step(recipe, mode, batch_size)
-
-
-class Traced(Exception):
-    """Ends a run at its first step."""
-
-
-def lower_both(folder: str) -> list[dict[str, Any]]:
-    """Returns what `describe_program` does for the step of `lambdanet train`, and for that of `tpu-check`.
-
-    In a process with Keras on JAX, whose devices share each batch.
-    """
-    import jax
-    from keras.src.backend.jax import trainer
-
-    recipe = dataclasses.replace(
-        configs.get_recipe("digits"),
-        input_size=16,
-        mixed_precision=True,
-        ema_decay=0.5,
-        accumulate_steps=2,
-        epochs=1,
-        train_split="train[:32]",
-        eval_split="test[:8]",
-        global_batch_size=32,
-    )
-    found = []
-
-    def jit(function, **options):
-        def trace(*arguments):
-            found.append(
-                describe_program(
-                    jax.jit(function, **options).lower(*arguments).as_text()
-                )
-            )
-            raise Traced
-
-        return trace
-
-    zoo.MODELS[recipe.model] = TWO_BLOCKS
-    with mock.patch.object(trainer, "jit", jit), contextlib.suppress(Traced):
-        train(recipe, f"{folder}/run", folder, distribute="mirrored")
-    batch = recipe.global_batch_size // len(jax.devices())
-    step = two_block_step(recipe, "train", batch)
-    lowered = compiler.lower(
-        step.function,
-        step.inputs,
-        jax.devices(),
-        functools.partial(check._distribution, step),
-    )
-    return [*found, describe_program(lowered.as_text())]
-
-
-def describe_program(text: str) -> dict[str, Any]:
-    """Returns the types, layouts and donations of arguments and results, and counts of operations."""
-    signature = re.search(
-        r"func.func public @main\((.*)\) -> \((.*)\) {$", text, re.MULTILINE
-    )
-    operations = re.findall(
-        r"(convolution|dot_general|sharding_constraint|rsqrt|exponential|while)\b", text
-    )
-    return {
-        "devices": int(re.search(r"num_partitions = (\d+)", text)[1]),
-        "arguments": re.split(r"(?:, )?%arg\d+: ", signature[1])[1:],
-        "results": signature[2].split(", tensor"),
-        "operations": dict(collections.Counter(operations)),
-    }
 
 
 def compile_program(name: str, topology: str, folder: str) -> tuple[Any, float | None]:
@@ -190,7 +98,6 @@ def compile_program(name: str, topology: str, folder: str) -> tuple[Any, float |
         traffic.append(executable.cost_analysis()["bytes accessed"])
         return describe(executable, num_devices)
 
-    attention()  # creates the variables
     function, inputs = PROGRAMS[name]
     step = steps.TpuStep(name, function, tuple(inputs), 1, ("outer", "inner"))
     with mock.patch.object(compiler, "describe", counted):

@@ -9,7 +9,7 @@ from lambdanet.tpu_estimates import chips, costs, hlo, largest_batch
 from lambdanet.tpu_estimates.check import DoesNotFit
 from lambdanet.tpu_estimates.compiler import Cache
 from lambdanet.tpu_estimates.costs import Cost
-from lambdanet.tpu_estimates.report import Report, layer_of, render_report
+from lambdanet.tpu_estimates.report import Report, render_report
 
 
 def _instruction(text):
@@ -53,21 +53,6 @@ def test_convolution_flops_without_padding():
 def test_array_bytes_with_tile_padding(text, size, in_hbm):
     (array,) = _instruction(f"{text} copy(%x)").arrays
     assert (array.bytes, array.in_hbm) == (size, in_hbm)
-
-
-@pytest.mark.parametrize(
-    ("op_name", "layer"),
-    [
-        ("gradient_tape/net/stem_norm/mul", "stem_norm"),
-        ("net/stem_norm/mul", "stem_norm"),
-        ("call.3/net/c4_spatial/position/map/while/MatMul", "c4_spatial"),
-        ("SGD/add_2", "SGD"),
-        ("XLA_Args", "weights and inputs"),
-        ("reduce.17", "unnamed"),
-    ],
-)
-def test_layer_of_an_operation(op_name, layer):
-    assert layer_of(op_name, ["net"]) == layer
 
 
 EXCHANGES = """HloModule exchanges
