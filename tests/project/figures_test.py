@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The drawings, tables and citation of the README and the documentation are current."""
 
-import csv
 import re
 import subprocess
 import sys
@@ -33,8 +32,6 @@ FROZEN = {
     "pointer_grid.svg",
     "recall.svg",
 }
-# Files of docs/results of finished studies.
-FINISHED = {"arena.csv", "arena_memory.csv", "fashion.csv"}
 
 
 @pytest.mark.slow
@@ -134,17 +131,3 @@ def test_every_dependency_has_a_reason():
             else re.findall(r"^[\w-]+", text, re.MULTILINE)
         ):
             assert package in rows, (extra, package)
-
-
-def test_each_result_says_when_it_was_measured():
-    results = ROOT / "docs" / "results"
-    files = {
-        path.name for path in results.iterdir() if path.suffix not in (".md", ".py")
-    } - {"measured.csv", *FINISHED}
-    with (results / "measured.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert sorted(files) == sorted(row["file"] for row in rows)
-    for row in rows:
-        assert re.fullmatch("[0-9a-f]{7}", row["commit"])
-        marker = f"<!-- measured.{row['page']}: begin -->"
-        assert marker in (results / f"{row['page']}.md").read_text()

@@ -2,7 +2,6 @@
 """Continuous integration: each command of a workflow is a target that anybody can run; none is forgotten."""
 
 import re
-import runpy
 
 import pytest
 from source_tree import ROOT
@@ -62,24 +61,3 @@ def test_tests_run_on_every_python():
     classifiers = re.findall(r"Python :: (3\.\d+)", (ROOT / "setup.cfg").read_text())
     tested = re.search(r"python: \[(.*)\]", WORKFLOWS["test"])[1]
     assert re.findall(r"[\d.]+", tested) == classifiers
-
-
-def test_an_address_makes_links_appear(tmp_path, monkeypatch):
-    """They are left out without one; the only place of the address is setup.cfg."""
-    repository = runpy.run_path(str(ROOT / "docs" / "generate" / "repository.py"))
-    monkeypatch.setitem(repository["address"].__globals__, "ROOT", tmp_path)
-    text = "![a](b.svg)[see [1]](../README.md#x) [site](https://keras.io)"
-    setup = "[metadata]\nname = lambdanet\n"
-    (tmp_path / "setup.cfg").write_text(setup)
-    assert repository["absolute"](text, "docs") == "see [1] [site](https://keras.io)"
-    assert repository["badges"]() == repository["colab"]("a.ipynb") == ""
-
-    place = "https://github.com/me/lambdanet"
-    (tmp_path / "setup.cfg").write_text(
-        f"{setup}project_urls =\n    Source = {place}\n"
-    )
-    assert repository["absolute"](text, "docs") == (
-        f"![a]({place}/raw/main/docs/b.svg)[see [1]]({place}/blob/main/README.md#x) [site](https://keras.io)"
-    )
-    assert f"{place}/actions" in repository["badges"]()
-    assert repository["colab"]("a.ipynb").endswith("/me/lambdanet/blob/main/a.ipynb")
