@@ -28,25 +28,6 @@ def test_maps_after_a_state_leave_the_past_outside(name):
     assert_close(found.outputs(), outputs.reshape([2, -1, 8]), 1e-4)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"strides": 2, "pool_size": 3, "position_bias": True},
-        {"intra_depth": 2, "multi_head": True, "strides": 3},
-        {"position": "unstructured"},
-        {"key_normalization": "l2", "scope": None, "causal": True},
-    ],
-)
-def test_maps_of_padded_sequences(options):
-    layer = LambdaLayer(8, num_heads=2, key_dim=3, **{"scope": 5, **options})
-    x = images(2, 12, 6)
-    visible = np.arange(12) < [[8], [12]]
-    outputs = layer(x, padding_mask=visible)
-    found = implied_attention(layer, x, padding_mask=visible)
-    np.testing.assert_allclose(found.outputs(), outputs, atol=TOLERANCE)
-    assert not np.asarray(found.total)[0, :, :, 8:].any()
-
-
 def test_maps_of_another_context_with_a_mask_for_each_example():
     layer = LambdaLayer(8, scope=5, key_dim=3)
     x, context = (images(2, n, 6, seed=n) for n in (4, 7))

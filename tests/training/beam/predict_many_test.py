@@ -18,7 +18,6 @@ from refusals import refused
 
 from lambdanet import cli
 from lambdanet.files import locked
-from lambdanet.training.beam import predict
 from lambdanet.training.beam.predict import Classifier, predict_files
 from lambdanet.training.data import records
 from lambdanet.training.serving.predict import predict as predict_single
@@ -231,19 +230,6 @@ def test_unreadable_names_and_pipes_alone_are_one_line(color_teacher, tmp_path):
     with refused("^none of 3 pictures can be read$"):
         predict_files(color_teacher, f"{data}/*", out, "csv")
     assert not (out / ".lock").exists()
-
-
-def test_model_is_loaded_once(color_teacher, pictures, tmp_path, monkeypatch):
-    loaded = []
-    load = predict.load_classifier
-
-    def counted_load(saved_model):
-        loaded.append(saved_model)
-        return load(saved_model)
-
-    monkeypatch.setattr(predict, "load_classifier", counted_load)
-    predict_files(color_teacher, str(pictures), tmp_path, "csv", shard_size=1)
-    assert loaded == [str(color_teacher)]
 
 
 def test_interrupt_within_beam_ends_the_command(
