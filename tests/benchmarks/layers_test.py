@@ -5,7 +5,6 @@ import contextlib
 import sys
 
 import pytest
-from processes import output_of
 
 from benchmarks.interleaved import memory
 from benchmarks.interleaved.cases import PEER_PACKAGES, Case, cases
@@ -65,14 +64,3 @@ def test_peer_runs_or_names_the_missing_package(name):
         assert worker.request("memory", 600, calls=1)["bytes"] > 0
     finally:
         worker.close()
-
-
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux"),
-    reason="resident memory is measured on Linux only",
-)
-@pytest.mark.slow
-def test_peak_memory_is_twice_that_of_one_result():
-    """Of two arrays; one if only the result is counted, three halves if inputs are, too."""
-    environment = {**memory.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"}
-    assert 1.75 < float(output_of("peak_of_tensors.py", **environment)) < 2.25

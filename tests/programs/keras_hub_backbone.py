@@ -6,7 +6,7 @@ from typing import Any
 from unittest import mock
 
 import keras
-import keras_hub
+import keras_hub  # noqa: F401  before lambdanet
 import numpy as np
 from small_models import only_few_blocks
 
@@ -42,15 +42,6 @@ def main() -> None:
         np.testing.assert_array_equal(pyramid[f"P{level}"], features)
     np.testing.assert_array_equal(backbone.predict(IMAGES, verbose=0), expected["5"])
 
-    classifier = keras_hub.models.ImageClassifier(
-        backbone=backbone, num_classes=2, preprocessor=None
-    )
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    classifier.compile(keras.optimizers.SGD(0.01), loss)
-    losses = classifier.fit(IMAGES, np.array([0, 1]), epochs=4, verbose=0).history[
-        "loss"
-    ]
-    assert losses[-1] < losses[0]
     check_by_keras_hub()
     try:
         LambdaNetBackbone.from_preset("lambda_resnet_51")

@@ -4,13 +4,18 @@
 import contextlib
 import inspect
 import unittest
-from functools import partial
 
 import keras
 import numpy as np
 from keras.src import testing
 from layer_table import LAYERS
-from programs.run_on_engine import ENGINES, constant_initializers, random_value
+from programs import run_on_engine
+from programs.run_on_engine import (
+    ENGINES,
+    IMAGES,
+    constant_initializers,
+    random_value,
+)
 
 import lambdanet
 from lambdanet import backend as K
@@ -18,27 +23,12 @@ from lambdanet.backend import compat, device
 from lambdanet.layers.batch_norm import BatchNormalization
 from lambdanet.layers.layer import Layer
 
-IMAGES = (2, 4, 3, 8)
-SEQUENCES, VOLUMES = (2, 5, 4), (2, 2, 3, 3, 4)
 # Of a class with several entries, those that differ in more than a form of the same computation.
 VARIANTS = ("LambdaLayer_u", "LambdaLayer_global", "LambdaLayer_content")
-SMALL = {"filters": 4, "num_heads": 2, "key_dim": 2, "scope": 3}
+VARIANTS += ("causal", "unstructured", "video", "stacks")
 CASES = {
-    **{
-        name: (make, IMAGES)
-        for name, make in LAYERS.items()
-        if "_" not in name or name in VARIANTS
-    },
-    "sequence": (partial(lambdanet.LambdaLayer, **SMALL), SEQUENCES),
-    "unstructured": (
-        partial(lambdanet.LambdaLayer, **SMALL, position="unstructured"),
-        SEQUENCES,
-    ),
-    "volume": (
-        partial(lambdanet.LambdaLayer, **SMALL, strides=2, pool_size=3),
-        VOLUMES,
-    ),
-    "stacks": (partial(lambdanet.SliceLambdaLayer, **SMALL), VOLUMES),
+    **{name: (make, IMAGES) for name, make in LAYERS.items() if "_" not in name},
+    **{name: run_on_engine.CASES[name][:2] for name in VARIANTS},
     "PooledBatchNormalization": (lambdanet.PooledBatchNormalization, IMAGES),
 }
 # Parts of the lambda layers.
@@ -74,7 +64,7 @@ class KerasTest(testing.TestCase):
 
 
 class InitializersTest(testing.TestCase):
-    """Initial values have the deviation of their class, and depend on the seed alone."""
+    """Initial values have the deviation of their class."""
 
     CASES = (  # an initializer, and its mean and deviation for the shape below
         (compat.RandomNormal(2.0, 3.0, seed=1), 2.0, 3.0),
@@ -97,16 +87,6 @@ class InitializersTest(testing.TestCase):
                 values = self.draw(initializer)
                 self.assertAllClose(values.mean(), mean, atol=0.01 * stddev)
                 self.assertAllClose(values.std(), stddev, rtol=0.01)
-                saved = keras.saving.serialize_keras_object(initializer)
-                copy = keras.saving.deserialize_keras_object(saved)
-                np.testing.assert_array_equal(self.draw(copy), values)
-                generator = keras.random.SeedGenerator(2)
-                config = initializer.get_config() | {"seed": generator}
-                other = type(initializer)(**config)
-                for following in (self.draw(other), self.draw(other)):
-                    found = np.corrcoef(values.ravel(), following.ravel())
-                    self.assertLess(abs(found[0, 1]), 0.02)
-                    values = following
         largest = np.abs(self.draw(self.CASES[1][0])).max()
         expected = 2 * self.CASES[1][2] / compat.STDDEV_WITHIN_TWO
         self.assertAllClose(largest, expected, rtol=0.01)

@@ -49,14 +49,6 @@ def test_every_source_file_is_in_exactly_one_target(targets):
     assert {src: n for src, n in count.items() if n != 1 and src not in mains} == {}
 
 
-def test_every_top_level_folder_is_covered():
-    """A source folder outside the packages would not be checked."""
-    real = {source_tree.files_of(package)[0].parent.resolve() for package in PACKAGES}
-    assert {path.parent for path in ROOT.glob("*/__init__.py")} == {
-        f for f in real if f.parent == ROOT
-    }
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_library_has_its_package_and_depends_on_those_below(targets, package):
     assert sorted(targets[package]["srcs"]) == _relative(source_tree.files_of(package))

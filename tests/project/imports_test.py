@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import source_tree
-from processes import run_code
 from source_tree import PACKAGES, ROOT
 
 # Which take tensors of tf.data.
@@ -103,15 +102,3 @@ def test_only_the_kernel_table_names_a_device(package):
                     "'GPU'",
                     "'TPU'",
                 ), f"{path}:{node.lineno}"
-
-
-def test_configs_and_the_command_line_start_without_tensorflow():
-    modules = ["lambdanet", "lambdanet.errors", "lambdanet.cli"]
-    modules += ["lambdanet.detection.shapes", "lambdanet.detection.train"]
-    modules += map(source_tree.module_of, source_tree.files_of("configs"))
-    program = (
-        f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)\n"
-        "print({'tensorflow', 'tf_keras', 'keras'} & set(sys.modules) or 'none')"
-    )
-    shown = run_code(program)
-    assert (shown.stdout.strip(), shown.stderr) == ("none", "")

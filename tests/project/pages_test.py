@@ -136,38 +136,6 @@ def test_targets_and_extras_exist(page):
             )
 
 
-# What the commands on a page need, beside those that a bare installation runs.
-EXTRAS = {
-    **{
-        f"lambdanet {name}": "train"
-        for name in ("train", "evaluate", "predict", "export", "convert")
-    },
-    "lambdanet pseudo-label": "beam",
-    "lambdanet tpu-check": "tpu-check",
-}
-
-
-@pytest.mark.parametrize(
-    "page", sorted(name for name in PAGES if name.startswith("docs/how-to/"))
-)
-def test_a_guide_names_the_extras_of_itscommands_of(page):
-    extras = SETUP["options.extras_require"]
-    named = set(",".join(re.findall(r"\[([\w,-]+)\]", PAGES[page])).split(",")) & set(
-        extras
-    )
-    for _ in extras:  # an extra may contain another
-        texts = "\n".join(extras[name] for name in named)
-        inside = re.findall(r"^lambdanet\[([\w,-]+)\]", texts, re.MULTILINE)
-        named |= set(",".join(inside).split(",")) & set(extras)
-    needed = {
-        "detection"
-        if program.startswith("python -m lambdanet.detection")
-        else EXTRAS.get(program)
-        for program, _ in commands_of(PAGES[page])
-    }
-    assert needed - {None} <= named
-
-
 def test_every_command_is_on_a_page():
     used = {program for text in PAGES.values() for program, _ in commands_of(text)}
     named = set(NAMED.findall("".join(PAGES.values())))
