@@ -22,7 +22,7 @@ FILES = {
     "project": ("the tools of development", ["sphinx", "yaml"]),
     "tpu": ("the TPU compiler", ["libtpu"]),
     "training/data/fuzz_pictures_test.py": LONG,
-    "training/data/picture_routes_test.py": ("Apache Beam", ["apache_beam"]),
+    "training/data/picture_routes_test.py": LONG,
     "training/beam": ("Apache Beam", ["apache_beam"]),
     "training/own_model_test.py": LONG,
     "training/run/devices_test.py": LONG,

@@ -198,10 +198,8 @@ def jpegs():
         yield f"JPEG with EXIF behind tables and {len(much)} bytes", contents, upright
     for name, before in {
         "a comment": segment(0xFE, b"a comment"),
-        "XMP": segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0<x/>"),
         "much": jfif + segment(0xED, bytes(60000)) + segment(0xE2, bytes(65000)),
         "fill bytes": jfif + b"\xff" * 20,
-        "other bytes": jfif + b"\0\x12\xff\0\x34",
         "a marker without a length": jfif + b"\xff\xd0",
     }.items():
         yield f"JPEG with EXIF behind {name}", with_exif(exif(6), before), upright
@@ -209,17 +207,12 @@ def jpegs():
     yield "JPEG with EXIF behind its scan", late, image
     good = exif(6)
     for name, content in {
-        "empty": b"",
-        "cut in its header": good[:6],
         "cut before the value": good[:28],
         "of another kind": b"XX" + good[2:],
         "with its directory outside": good[:4] + b"\xff\xff\xff\xff" + good[8:],
-        "of value 0": exif(0),
         "of value 9": exif(9),
     }.items():
         yield f"JPEG with EXIF {name}", with_exif(content), image
-    many = with_exif(good[:8] + b"\xff\xff" + good[10:])
-    yield "JPEG with EXIF of too many entries", many, upright
 
 
 def webps():
@@ -260,7 +253,6 @@ def converted():
     white = np.where(indices[..., np.newaxis] == 5, 255, palette[indices])
     yield "GIF transparent", saved(image, "GIF", transparency=5), white
     yield "BMP palette", saved(image, "BMP"), palette[indices]
-    yield "TIFF", saved(opaque, "TIFF", compression="tiff_lzw"), rgb
     yield "TIFF turned", saved(opaque, "TIFF", tiffinfo={274: 6}), turned(rgb, 6)
     transparent = Image.fromarray(rgba.astype(np.uint8))
     yield "TIFF RGBA", saved(transparent, "TIFF"), on_white(rgb, rgba[..., 3:])

