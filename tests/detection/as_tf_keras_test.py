@@ -123,18 +123,6 @@ def test_save_and_load(form, tmp_path):
         assert len(loaded.losses) == len(model.losses)
 
 
-@pytest.mark.slow
-def test_checkpoints(tmp_path):
-    model = lambdanet.as_tf_keras(network())
-    path = tf.train.Checkpoint(model=model).save(str(tmp_path / "ckpt"))
-    keras.utils.set_random_seed(1)
-    other = lambdanet.as_tf_keras(network())
-    assert np.abs(other(IMAGES) - model(IMAGES)).max() > 1e-3
-    restored = tf.train.Checkpoint(model=other).restore(path)
-    restored.assert_existing_objects_matched()
-    np.testing.assert_array_equal(other(IMAGES), model(IMAGES))
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [

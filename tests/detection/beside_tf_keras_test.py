@@ -93,12 +93,6 @@ def test_models_of_both_in_one_process():
             "an input of GlobalAttention is a tf_keras",
         ),
         (
-            lambda: lambdanet.LambdaLayer(8)(
-                tf.ones([1, 4, 8]), context=other.Input([4, 8])
-            ),
-            "an input of LambdaLayer is a tf_keras",
-        ),
-        (
             lambda: lambdanet.LambdaLayer(
                 embeddings_initializer=other.initializers.Zeros()
             ),

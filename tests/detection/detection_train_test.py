@@ -434,7 +434,6 @@ def test_two_devices_share_batch_statistics(two_devices):
     assert result["replicas"] == 2
     number, synchronized = result["synchronized"]
     assert number > 40 and synchronized
-    assert result["traces"] == [0, 1]  # once per device
 
 
 @pytest.mark.slow

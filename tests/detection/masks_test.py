@@ -117,11 +117,6 @@ def test_drawing_has_box_mask_and_label():
     assert not changed[: 80 * factor].any() and not changed[:, 200 * factor :].any()
 
 
-def test_small_images_are_enlarged_to_a_maximum():
-    shapes = ((100, 150), (640, 700), (3000, 4000), (40, 1000), (320, 400))
-    assert [prediction.scale_factor(*shape) for shape in shapes] == [7, 1, 1, 2, 2]
-
-
 def _truth(*boxes):
     annotations = [
         {

@@ -75,25 +75,6 @@ def record_synchronized() -> list[bool]:
     return synchronized
 
 
-def record_traces() -> list[int]:
-    """Makes each trace of a training step append the number of its replica."""
-    traces = []
-    train_step = tasks.MaskRCNN.train_step
-
-    def recording(*args, **options):
-        traces.append(
-            int(
-                tf.get_static_value(
-                    tf.distribute.get_replica_context().replica_id_in_sync_group
-                )
-            )
-        )
-        return train_step(*args, **options)
-
-    tasks.MaskRCNN.train_step = recording
-    return traces
-
-
 def main(folder: str, start: str) -> None:
     trace_quickly()
     # Which would trace the model again.
@@ -102,7 +83,6 @@ def main(folder: str, start: str) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     detections = record_detections()
     synchronized = record_synchronized()
-    traces = record_traces()
     data = f"task.train_data.input_path={folder}/train,task.validation_data.input_path={folder}/val"
     params = resolve.resolve(
         "lambda_resnet/maskrcnn_resnetfpn_coco",
@@ -114,7 +94,6 @@ def main(folder: str, start: str) -> None:
     (_, first), (_, second) = detections
     result = {
         "replicas": strategy.num_replicas_in_sync,
-        "traces": sorted(traces),
         "synchronized": [len(synchronized), all(synchronized)],
         "images": [ids for ids, _ in detections],
         "boxes": float(np.abs(first - second).max()),
