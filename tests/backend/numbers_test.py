@@ -67,9 +67,11 @@ def test_batch_norm_keeps_float64(float64):
 @pytest.mark.parametrize("padded", [False, True])
 def test_implied_attention_keeps_float64(float64, padded):
     layer = lambdanet.LambdaLayer(
-        8, 2, scope=5, strides=2, pool_size=3, dtype="float64"
+        8, 2, scope=5, strides=2, pool_size=3, position_bias=True, dtype="float64"
     )
     x = np.random.default_rng(0).normal(size=[2, 6, 4])
+    layer.build(x.shape)
+    layer.position.bias.assign(np.ones(layer.position.bias.shape))
     mask = np.array([[1, 1, 1, 1, 0, 0], [1] * 6], bool) if padded else None
     expected = K.convert_to_numpy(layer(x, padding_mask=mask))
     found = implied_attention(layer, x, padding_mask=mask).outputs()
