@@ -221,8 +221,9 @@ def blend(image: tf.Tensor, background: tf.Tensor, factor: tf.Tensor) -> tf.Tens
 
 
 def gray(image: tf.Tensor) -> tf.Tensor:
-    """Returns the gray levels of an image [h, w, 3], [h, w, 1]."""
-    return tf.tensordot(image, tf.constant(GRAY), 1)[..., tf.newaxis]
+    """Returns the gray levels of an image [h, w, 3], float32 [h, w, 1]."""
+    levels = tf.cast(image, tf.float32)
+    return tf.tensordot(levels, tf.constant(GRAY), 1)[..., tf.newaxis]
 
 
 def mean_gray(image: tf.Tensor) -> tf.Tensor:

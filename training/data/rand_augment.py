@@ -6,7 +6,7 @@ there, the deviation is 1 whatever the value.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ GRAY = 128
 # Random numbers per layer; some are not used, but each has its place in the order of Model Garden.
 DRAWS = 24
 
-# The policy of timm, at its largest magnitude.
+# The policy of timm, at its largest magnitude; Model Garden's has the same shear.
 MAX_TURN = math.pi / 6  # radians
 MAX_SHEAR = 0.3  # pixels per pixel
 MAX_SHIFT = 0.45  # of the size
@@ -37,11 +37,30 @@ Policy = Callable[[tf.Tensor, Recipe, tf.Tensor], tf.Tensor]
 
 
 class Strength(NamedTuple):
-    """The strength of an operation, and the color of pixels that it takes from outside of the image."""
+    """The strength of a layer's operations, and how its policy moves and rounds pixels.
 
-    level: tf.Tensor  # from 0 to 1
-    signed: tf.Tensor  # the level with a random sign
-    fill: tf.Tensor  # float32 [3] in 0..255
+    Attributes:
+      level: the magnitude, as a part of 10; a float, or a scalar float32.
+      sign: a function of the number of a draw that returns -1 or 1.
+      factor: the factor of `augment.blend`.
+      shifts: the translations along x and y, in pixels.
+      seed: int64 [2], for the place of Model Garden's square.
+      corner: the x and y of the point that a shear keeps.
+      interpolation, fill_mode: arguments of `augment.warp`.
+      fill: the color of pixels from outside of the image, in 0..255, for the `fill_mode` CONSTANT.
+      rounding: the number that is added before blended levels are cut to integers.
+    """
+
+    level: Any
+    sign: Callable[[int], tf.Tensor]
+    factor: Any
+    shifts: tuple[Any, Any]
+    seed: Any = None
+    corner: tuple[float, float] = (0.0, 0.0)
+    interpolation: str = "NEAREST"
+    fill_mode: str = "REFLECT"
+    fill: Any = 0.0
+    rounding: float = 0.0
 
 
 # uint8 [h, w, 3] -> uint8 [h, w, 3]
@@ -52,15 +71,14 @@ def model_garden(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tenso
     """Returns the image after RandAugment as in Model Garden, with operations of one magnitude."""
     image = tf.broadcast_to(pixels, [*pixels.shape[:2], 3])
     level = recipe.randaugment_magnitude / 10
+    shift = MAX_PIXELS * level
     for _ in range(recipe.randaugment_layers):
-        branches = [
-            partial(operation, image, level, seed)
-            for operation in MODEL_GARDEN.values()
-        ]
+        sign = partial(_draw_sign, seed)
+        strength = Strength(level, sign, 1.8 * level + 0.1, (shift, shift), seed)
         drawn = tf.random.stateless_uniform(
-            [], derive_seed(seed, 0), 0, len(branches) + 1, tf.int32
+            [], derive_seed(seed, 0), 0, len(MODEL_GARDEN) + 1, tf.int32
         )
-        image = _apply_one(branches, drawn, image)
+        image = _apply_one(MODEL_GARDEN, drawn, image, strength)
         seed = derive_seed(seed, DRAWS - 1)
     return image
 
@@ -85,20 +103,49 @@ def timm(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
         magnitude = tf.clip_by_value(
             recipe.randaugment_magnitude + deviation, 0.0, MAX_MAGNITUDE
         )
-        level = magnitude / MAX_MAGNITUDE
-        strength = Strength(level, tf.where(side < 0.5, -level, level), fill)
-        branches = [partial(operation, image, strength) for operation in TIMM.values()]
+        sign = tf.where(side < 0.5, -1.0, 1.0)
+        strength = timm_strength(magnitude / MAX_MAGNITUDE, sign, image, fill)
         # In half of the cases, none.
-        drawn = tf.cast(choice * 2 * len(branches), tf.int32)
-        image = _apply_one(branches, drawn, image)
+        drawn = tf.cast(choice * 2 * len(TIMM), tf.int32)
+        image = _apply_one(TIMM, drawn, image, strength)
     return image
 
 
+def timm_strength(
+    level: tf.Tensor, sign: tf.Tensor, image: tf.Tensor, fill: tf.Tensor
+) -> Strength:
+    """Returns the strength of all operations of timm at a level with a sign."""
+    height, width, _ = image.shape
+    shift = MAX_SHIFT * level
+    return Strength(
+        level,
+        lambda draw: sign,
+        tf.maximum(MIN_FACTOR, 1 + MAX_BLEND * (sign * level)),
+        (shift * width, shift * height),
+        corner=(-0.5, -0.5),
+        interpolation="BILINEAR",
+        fill_mode="CONSTANT",
+        fill=fill,
+        rounding=0.5,
+    )
+
+
 def _apply_one(
-    branches: Sequence[Callable[[], tf.Tensor]], drawn: tf.Tensor, image: tf.Tensor
+    operations: dict[str, Operation],
+    drawn: tf.Tensor,
+    image: tf.Tensor,
+    strength: Strength,
 ) -> tf.Tensor:
+    branches = [
+        partial(operation, image, strength) for operation in operations.values()
+    ]
     changed = tf.switch_case(drawn, branches, default=partial(tf.identity, image))
     return tf.ensure_shape(changed, image.shape)
+
+
+def _draw_sign(seed: tf.Tensor, draw: int) -> tf.Tensor:
+    number = tf.random.stateless_uniform([], derive_seed(seed, draw))
+    return tf.where(number < 0.5, -1.0, 1.0)
 
 
 def _autocontrast(image: tf.Tensor) -> tf.Tensor:
@@ -143,8 +190,29 @@ def _solarize_add(image: tf.Tensor, addition: Any) -> tf.Tensor:
     )
 
 
-def _sharpen(image: tf.Tensor, level: float) -> tf.Tensor:
-    """Returns the image, blended with means of 3x3 pixels in which the center counts five times."""
+def _blend(background: Callable[[tf.Tensor], tf.Tensor]) -> Operation:
+    """Returns the operation that moves an image towards its background, or away from it."""
+
+    def blended(image: tf.Tensor, strength: Strength) -> tf.Tensor:
+        levels = tf.cast(image, tf.float32)
+        other = tf.cast(background(image), tf.float32)
+        result = augment.blend(levels, other, strength.factor)
+        return tf.cast(result + strength.rounding, tf.uint8)
+
+    return blended
+
+
+def _smooth(image: tf.Tensor) -> tf.Tensor:
+    """Returns means of 3x3 pixels, in which the center counts five times; the border stays, as in Pillow."""
+    levels = tf.cast(image, tf.float32)
+    means = (
+        9 * tf.nn.avg_pool2d(levels[tf.newaxis], 3, 1, "SAME")[0] + 4 * levels
+    ) / 13
+    return tf.where(_inside(image), means, levels)
+
+
+def _smooth_whole(image: tf.Tensor) -> tf.Tensor:
+    """Returns the same, cut to integers as in Model Garden."""
     kernel = tf.tile(
         tf.constant([1, 1, 1, 1, 5, 1, 1, 1, 1], tf.float32, [3, 3, 1, 1]) / 13,
         [1, 1, 3, 1],
@@ -152,144 +220,7 @@ def _sharpen(image: tf.Tensor, level: float) -> tf.Tensor:
     levels = tf.cast(image, tf.float32)[tf.newaxis]
     means = tf.nn.depthwise_conv2d(levels, kernel, [1, 1, 1, 1], "SAME")[0]
     means = tf.cast(tf.clip_by_value(means, 0.0, 255.0), tf.uint8)
-    return _enhance(image, tf.where(_inside(image), means, image), level)
-
-
-def _enhance(image: tf.Tensor, background: tf.Tensor, level: float) -> tf.Tensor:
-    """Returns the image moved towards its background, uint8, or, from 5 on, away from it."""
-    levels = tf.cast(image, tf.float32)
-    background = tf.cast(background, tf.float32)
-    return tf.cast(augment.blend(levels, background, 1.8 * level + 0.1), tf.uint8)
-
-
-def _turn(image: tf.Tensor, degrees: tf.Tensor) -> tf.Tensor:
-    x, y = _center(image)
-    angle = degrees * (math.pi / 180)
-    cosine = tf.cos(angle)
-    sine = tf.sin(angle)
-    shift = (x - (cosine * x - sine * y), y - (sine * x + cosine * y))
-    return _move(image, ((cosine, -sine), (sine, cosine)), shift)
-
-
-def _move(
-    image: tf.Tensor, matrix: Any = ((1.0, 0.0), (0.0, 1.0)), shift: Any = (0.0, 0.0)
-) -> tf.Tensor:
-    """Returns the image after `augment.warp`, of the nearest pixels and reflected at its borders."""
-    return augment.warp(
-        image, matrix, (0.0, 0.0), shift, interpolation="NEAREST", fill_mode="REFLECT"
-    )
-
-
-def _signed(value: float, seed: tf.Tensor, draw: int) -> tf.Tensor:
-    return tf.where(
-        tf.random.stateless_uniform([], derive_seed(seed, draw)) < 0.5, -value, value
-    )
-
-
-def _cut_out(image: tf.Tensor, radius: int, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the image with a gray square about a random pixel."""
-    center = [
-        tf.random.stateless_uniform([], derive_seed(seed, draw), 0, size, tf.int32)
-        for draw, size in ((22, image.shape[0]), (23, image.shape[1]))
-    ]
-    begins = tf.cast(tf.stack(center) - radius, tf.float32)
-    square = augment.rectangle(image.shape, begins, (2.0 * radius, 2.0 * radius))
-    return tf.where(square, tf.constant(GRAY, tf.uint8), image)
-
-
-# Model Garden's operations: functions of the image, the magnitude / 10, and the seed of the layer. Beyond
-# magnitude 10, some of them wrap as its bytes do.
-MODEL_GARDEN: dict[str, Callable[[tf.Tensor, float, tf.Tensor], tf.Tensor]] = {
-    "AutoContrast": lambda image, level, seed: _autocontrast(image),
-    "Equalize": lambda image, level, seed: _equalize(image),
-    "Invert": lambda image, level, seed: 255 - image,
-    "Rotate": lambda image, level, seed: _turn(image, _signed(30 * level, seed, 5)),
-    "Posterize": lambda image, level, seed: _posterize(
-        image, 2 ** min((8 - int(4 * level)) % 256, 7)
-    ),
-    "Solarize": lambda image, level, seed: _solarize(image, int(256 * level) % 256),
-    "Color": lambda image, level, seed: _enhance(
-        image, tf.image.rgb_to_grayscale(image), level
-    ),
-    "Contrast": lambda image, level, seed: tf.image.adjust_contrast(
-        image, 1.8 * level + 0.1
-    ),
-    "Brightness": lambda image, level, seed: _enhance(
-        image, tf.zeros_like(image), level
-    ),
-    "Sharpness": lambda image, level, seed: _sharpen(image, level),
-    "ShearX": lambda image, level, seed: _move(
-        image, ((1.0, _signed(0.3 * level, seed, 13)), (0.0, 1.0))
-    ),
-    "ShearY": lambda image, level, seed: _move(
-        image, ((1.0, 0.0), (_signed(0.3 * level, seed, 15), 1.0))
-    ),
-    "TranslateX": lambda image, level, seed: _move(
-        image, shift=(_signed(MAX_PIXELS * level, seed, 17), 0.0)
-    ),
-    "TranslateY": lambda image, level, seed: _move(
-        image, shift=(0.0, _signed(MAX_PIXELS * level, seed, 19))
-    ),
-    "Cutout": lambda image, level, seed: _cut_out(image, int(MAX_RADIUS * level), seed),
-    "SolarizeAdd": lambda image, level, seed: _solarize_add(image, int(110 * level)),
-}
-
-
-def _rotate(image: tf.Tensor, strength: Strength) -> tf.Tensor:
-    cosine = tf.cos(MAX_TURN * strength.signed)
-    sine = tf.sin(MAX_TURN * strength.signed)
-    matrix = ((cosine, -sine), (sine, cosine))
-    return _warp(image, strength.fill, matrix, _center(image))
-
-
-def _shear(x: float, y: float) -> Operation:
-    """Returns the operation that shears along x or y, about the corner of the image."""
-
-    def sheared(image: tf.Tensor, strength: Strength) -> tf.Tensor:
-        slope = MAX_SHEAR * strength.signed
-        return _warp(
-            image, strength.fill, ((1.0, x * slope), (y * slope, 1.0)), (-0.5, -0.5)
-        )
-
-    return sheared
-
-
-def _translate(x: float, y: float) -> Operation:
-    """Returns the operation that shifts along x or y."""
-
-    def translated(image: tf.Tensor, strength: Strength) -> tf.Tensor:
-        height, width, _ = image.shape
-        part = MAX_SHIFT * strength.signed
-        shift = (x * part * width, y * part * height)
-        return _warp(image, strength.fill, ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0), shift)
-
-    return translated
-
-
-def _warp(image: tf.Tensor, fill: tf.Tensor, *transformation: Any) -> tf.Tensor:
-    """Returns the image after `augment.warp`, over a color instead of black."""
-    return _rounded(
-        augment.warp(tf.cast(image, tf.float32) - fill, *transformation) + fill
-    )
-
-
-def _blend(background: Callable[[tf.Tensor], tf.Tensor]) -> Operation:
-    """Returns the operation that moves the image towards its background, or away from it."""
-
-    def blended(image: tf.Tensor, strength: Strength) -> tf.Tensor:
-        levels = tf.cast(image, tf.float32)
-        factor = tf.maximum(MIN_FACTOR, 1 + MAX_BLEND * strength.signed)
-        return _rounded(augment.blend(levels, background(levels), factor))
-
-    return blended
-
-
-def _smooth(levels: tf.Tensor) -> tf.Tensor:
-    """Returns means of 3x3 pixels, in which the center counts five times; the border stays, as in Pillow."""
-    means = (
-        9 * tf.nn.avg_pool2d(levels[tf.newaxis], 3, 1, "SAME")[0] + 4 * levels
-    ) / 13
-    return tf.where(_inside(levels), means, levels)
+    return tf.where(_inside(image), means, image)
 
 
 def _inside(image: tf.Tensor) -> tf.Tensor:
@@ -298,30 +229,25 @@ def _inside(image: tf.Tensor) -> tf.Tensor:
     return augment.rectangle(image.shape, (1.0, 1.0), (height - 2.0, width - 2.0))
 
 
-# The operations of timm's policy, by their names there.
-TIMM: dict[str, Operation] = {
-    "AutoContrast": lambda image, strength: _autocontrast(image),
-    "Equalize": lambda image, strength: _equalize(image),
-    "Invert": lambda image, strength: 255 - image,
-    "Rotate": _rotate,
-    "PosterizeIncreasing": lambda image, strength: _posterize(
-        image, 2 ** (4 + _whole(tf.minimum(4 * strength.level, 3.0)))
-    ),
-    "SolarizeIncreasing": lambda image, strength: _solarize(
-        image, 256 - _whole(256 * strength.level)
-    ),
-    "SolarizeAdd": lambda image, strength: _solarize_add(
-        image, _whole(110 * strength.level)
-    ),
-    "ColorIncreasing": _blend(augment.gray),
-    "ContrastIncreasing": _blend(augment.mean_gray),
-    "BrightnessIncreasing": _blend(tf.zeros_like),
-    "SharpnessIncreasing": _blend(_smooth),
-    "ShearX": _shear(1.0, 0.0),
-    "ShearY": _shear(0.0, 1.0),
-    "TranslateXRel": _translate(1.0, 0.0),
-    "TranslateYRel": _translate(0.0, 1.0),
-}
+def _turn(image: tf.Tensor, strength: Strength) -> tf.Tensor:
+    """Returns the image turned in degrees, with Model Garden's order of the terms."""
+    matrix = _rotation(strength.sign(5) * (30 * strength.level) * (math.pi / 180))
+    x, y = _center(image)
+    shift = [
+        across - (p * x + q * y) for across, (p, q) in zip((x, y), matrix, strict=True)
+    ]
+    return _warp(image, strength, matrix, (0.0, 0.0), shift)
+
+
+def _rotate(image: tf.Tensor, strength: Strength) -> tf.Tensor:
+    matrix = _rotation(strength.sign(5) * (MAX_TURN * strength.level))
+    return _warp(image, strength, matrix, _center(image))
+
+
+def _rotation(angle: tf.Tensor) -> Any:
+    cosine = tf.cos(angle)
+    sine = tf.sin(angle)
+    return ((cosine, -sine), (sine, cosine))
 
 
 def _center(image: tf.Tensor) -> tuple[float, float]:
@@ -330,9 +256,109 @@ def _center(image: tf.Tensor) -> tuple[float, float]:
     return (width - 1) / 2, (height - 1) / 2
 
 
+def _shear(x: float, y: float, draw: int) -> Operation:
+    """Returns the operation that shears along x or y, about the corner of the image."""
+
+    def sheared(image: tf.Tensor, strength: Strength) -> tf.Tensor:
+        slope = strength.sign(draw) * (MAX_SHEAR * strength.level)
+        matrix = ((1.0, x * slope), (y * slope, 1.0))
+        return _warp(image, strength, matrix, strength.corner)
+
+    return sheared
+
+
+def _translate(x: float, y: float, draw: int) -> Operation:
+    """Returns the operation that shifts along x or y."""
+
+    def translated(image: tf.Tensor, strength: Strength) -> tf.Tensor:
+        sign = strength.sign(draw)
+        shift = (x * sign * strength.shifts[0], y * sign * strength.shifts[1])
+        return _warp(image, strength, ((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0), shift)
+
+    return translated
+
+
+def _warp(image: tf.Tensor, strength: Strength, *transformation: Any) -> tf.Tensor:
+    """Returns the image after `augment.warp`, over a color instead of black."""
+    moved = augment.warp(
+        tf.cast(image, tf.float32) - strength.fill,
+        *transformation,
+        interpolation=strength.interpolation,
+        fill_mode=strength.fill_mode,
+    )
+    return tf.cast(moved + strength.fill + 0.5, tf.uint8)
+
+
+def _cut_out(image: tf.Tensor, strength: Strength) -> tf.Tensor:
+    """Returns the image with a gray square about a random pixel."""
+    radius = int(MAX_RADIUS * strength.level)
+    center = [
+        tf.random.stateless_uniform(
+            [], derive_seed(strength.seed, draw), 0, size, tf.int32
+        )
+        for draw, size in ((22, image.shape[0]), (23, image.shape[1]))
+    ]
+    begins = tf.cast(tf.stack(center) - radius, tf.float32)
+    square = augment.rectangle(image.shape, begins, (2.0 * radius, 2.0 * radius))
+    return tf.where(square, tf.constant(GRAY, tf.uint8), image)
+
+
 def _whole(numbers: tf.Tensor) -> tf.Tensor:
     return tf.cast(numbers, tf.int64)
 
 
-def _rounded(levels: tf.Tensor) -> tf.Tensor:
-    return tf.cast(levels + 0.5, tf.uint8)
+# The operations of both policies: first and last in their order.
+LEVELS: dict[str, Operation] = {
+    "AutoContrast": lambda image, _: _autocontrast(image),
+    "Equalize": lambda image, _: _equalize(image),
+    "Invert": lambda image, _: 255 - image,
+}
+MOVES: dict[str, Operation] = {
+    "ShearX": _shear(1.0, 0.0, draw=13),
+    "ShearY": _shear(0.0, 1.0, draw=15),
+    "TranslateX": _translate(1.0, 0.0, draw=17),
+    "TranslateY": _translate(0.0, 1.0, draw=19),
+}
+
+# Model Garden's operations, by their names there. Beyond magnitude 10, some of them wrap as its bytes do.
+MODEL_GARDEN: dict[str, Operation] = {
+    **LEVELS,
+    "Rotate": _turn,
+    "Posterize": lambda image, strength: _posterize(
+        image, 2 ** min((8 - int(4 * strength.level)) % 256, 7)
+    ),
+    "Solarize": lambda image, strength: _solarize(
+        image, int(256 * strength.level) % 256
+    ),
+    "Color": _blend(tf.image.rgb_to_grayscale),
+    "Contrast": lambda image, strength: tf.image.adjust_contrast(
+        image, strength.factor
+    ),
+    "Brightness": _blend(tf.zeros_like),
+    "Sharpness": _blend(_smooth_whole),
+    **MOVES,
+    "Cutout": _cut_out,
+    "SolarizeAdd": lambda image, strength: _solarize_add(
+        image, int(110 * strength.level)
+    ),
+}
+
+# The operations of timm's policy.
+TIMM: dict[str, Operation] = {
+    **LEVELS,
+    "Rotate": _rotate,
+    "Posterize": lambda image, strength: _posterize(
+        image, 2 ** (4 + _whole(tf.minimum(4 * strength.level, 3.0)))
+    ),
+    "Solarize": lambda image, strength: _solarize(
+        image, 256 - _whole(256 * strength.level)
+    ),
+    "SolarizeAdd": lambda image, strength: _solarize_add(
+        image, _whole(110 * strength.level)
+    ),
+    "Color": _blend(augment.gray),
+    "Contrast": _blend(augment.mean_gray),
+    "Brightness": _blend(tf.zeros_like),
+    "Sharpness": _blend(_smooth),
+    **MOVES,
+}

@@ -81,17 +81,21 @@ def test_operations_equal_timm(timm, monkeypatch, magnitude):
     from timm.data import auto_augment
 
     image = np.asarray(Image.fromarray(noise(6, 8, 3)).resize((48, 36), Image.BICUBIC))
-    assert list(rand_augment.TIMM) == auto_augment._RAND_INCREASING_TRANSFORMS
-    for name, operation in rand_augment.TIMM.items():
+    names = auto_augment._RAND_INCREASING_TRANSFORMS
+    shortened = [name.removesuffix("Increasing").removesuffix("Rel") for name in names]
+    assert list(rand_augment.TIMM) == shortened
+    for name, operation in zip(names, rand_augment.TIMM.values(), strict=True):
         options = {"img_mean": FILL, "interpolation": Image.BILINEAR}
         expected = auto_augment.AugmentOp(name, 1.0, magnitude, options)
         for sign in (1, -1):
             monkeypatch.setattr(
                 auto_augment, "_randomly_negate", lambda value, sign=sign: sign * value
             )
-            level = tf.constant(magnitude / 10)
-            strength = rand_augment.Strength(
-                level, sign * level, tf.constant(FILL, tf.float32)
+            strength = rand_augment.timm_strength(
+                tf.constant(magnitude / 10),
+                tf.constant(float(sign)),
+                image,
+                tf.constant(FILL, tf.float32),
             )
             got = operation(tf.constant(image), strength)
             differences = np.abs(
@@ -104,7 +108,7 @@ def test_magnitudes_are_drawn_and_clipped(monkeypatch):
     """With one operation that writes its strength into the image."""
 
     def show(image, strength):
-        shown = tf.stack([200 * strength.level, 100 + 100 * strength.signed, 0.0])
+        shown = tf.stack([200 * strength.level, 100 + 100 * strength.sign(0), 0.0])
         return tf.broadcast_to(tf.cast(tf.round(shown), tf.uint8), image.shape)
 
     monkeypatch.setattr(rand_augment, "TIMM", {"show": show})
