@@ -64,7 +64,9 @@ def crop_flip(
     """Returns a random window of the image, resized, and flipped in half of the cases."""
     del square
     window = image.crop(lambda shape: random_window(shape, derive_seed(seed, 0)))
-    return random_flip(_resize(window, size), derive_seed(seed, 1))
+    return tf.image.stateless_random_flip_left_right(
+        _resize(window, size), derive_seed(seed, 1)
+    )
 
 
 def flip(
@@ -72,7 +74,9 @@ def flip(
 ) -> tf.Tensor:
     """Returns the central square, flipped in half of the cases."""
     del size
-    return random_flip(_to_uint8(square(image.pixels())), derive_seed(seed, 1))
+    return tf.image.stateless_random_flip_left_right(
+        _to_uint8(square(image.pixels())), derive_seed(seed, 1)
+    )
 
 
 def padded_crop_flip(
@@ -86,7 +90,7 @@ def padded_crop_flip(
         tf.random.stateless_uniform([2], derive_seed(seed, 0), 0, 2 * pad + 1, tf.int32)
     )
     moved = tf.ensure_shape(padded[top : top + size, left : left + size], pixels.shape)
-    return random_flip(moved, derive_seed(seed, 1))
+    return tf.image.stateless_random_flip_left_right(moved, derive_seed(seed, 1))
 
 
 def central_view(
@@ -142,12 +146,6 @@ def random_window(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         use_image_if_no_bounding_boxes=True,
     )
     return tf.concat([begin[:2], size[:2]], axis=0)
-
-
-def random_flip(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the image, flipped left to right for half of the seeds."""
-    mirror = tf.random.stateless_uniform([], seed) < 0.5
-    return tf.cond(mirror, lambda: tf.reverse(pixels, [1]), lambda: pixels)
 
 
 def random_affine(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
