@@ -110,28 +110,26 @@ class FolderSource(PictureFiles):
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
         super().__init__(recipe)
-        accepted = f"the folder of the pictures, with {LAYOUT}"
-        if data_dir is None or not os.path.isdir(os.path.expanduser(data_dir)):
+        self._root = os.path.expanduser(data_dir or "")
+        if not os.path.isdir(self._root):
+            accepted = f"the folder of the pictures, with {LAYOUT}"
             raise invalid("data_dir", accepted, data_dir)
-        self._root = os.path.expanduser(data_dir)
         self._splits = _folders(self._root)
-        if not self._splits:
-            raise invalid("data_dir", accepted, data_dir, "it has no folders")
         self._every = functools.cache(self._all_pictures)
         self._pictures = functools.cache(self._find_pictures)
         self._train = recipe.train_split
         self._eval = recipe.eval_split
+        if self._train not in self._splits:
+            hint = f"train_split is {self._train!r}"
+            raise invalid(f"folders in {self._root!r}", LAYOUT, self._splits, hint)
         train = self._split_folder(self._train)
         self.class_names = _folders(train)
-        hint = _nearest_data_dir(train, self._train)
-        if self._train in self.class_names and hint:
-            raise invalid(
-                "data_dir", f"the folder with {self._train!r}", data_dir, hint
-            )
-        if len(self.class_names) < 2:
-            raise invalid(
-                f"classes in {train!r}", "two or more folders", self.class_names, hint
-            )
+        # Splits in the folder of a split, as some archives have them.
+        nested = os.path.join(train, self._train)
+        is_nested = self._train in self.class_names and len(_folders(nested)) > 1
+        if is_nested or len(self.class_names) < 2:
+            accepted = "two or more folders of pictures"
+            raise invalid(f"classes in {train!r}", accepted, self.class_names)
 
     def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
         split = self._train if self._is_made(split) else split
@@ -152,44 +150,19 @@ class FolderSource(PictureFiles):
         if self._eval in self._splits:
             return
         if not any(os.path.exists(os.path.join(self._root, name)) for name in names):
-            names = self._some_of_each_class()
+            classes = set(normalized(self.class_names))
+            for split in self._splits:
+                folders = _folders(os.path.join(self._root, split))
+                if split != self._train and classes.intersection(normalized(folders)):
+                    return
+            names = [
+                os.path.relpath(path, self._root)
+                for _, pictures, _ in self._every(self._train)
+                for path in held_out(pictures)
+            ]
         self.held_out = names
 
-    def _some_of_each_class(self) -> list[str]:
-        classes = set(normalized(self.class_names))
-        for split in self._splits:
-            folders = _folders(os.path.join(self._root, split))
-            if split != self._train and classes.intersection(normalized(folders)):
-                return []
-        return [
-            os.path.relpath(path, self._root)
-            for _, pictures, _ in self._every(self._train)
-            for path in held_out(pictures)
-        ]
-
     def _split_folder(self, split: str) -> str:
-        if split == self._train and split not in self._splits:
-            if hint := _nearest_data_dir(self._root, self._train):
-                raise invalid(
-                    "data_dir", f"the folder with {split!r}", self._root, hint
-                )
-            only = self._splits[0]
-            if (
-                len(self._splits) == 1
-                and len(_folders(os.path.join(self._root, only))) > 1
-            ):
-                accepted = f"a folder in {self._root!r}"
-                raise invalid(
-                    "train_split",
-                    accepted,
-                    split,
-                    f"--set=train_split={only} takes its folders",
-                )
-            problem = unknown(f"split in {self._root!r}:", split, self._splits)
-            wanted = os.path.join(self._root, split)
-            raise InputError(
-                f"{problem}; if these are the classes, put them into {wanted!r}"
-            )
         check_known(f"split in {self._root!r}:", split, self._splits)
         return os.path.join(self._root, split)
 
@@ -272,18 +245,3 @@ def held_out(pictures: list[str]) -> list[str]:
     """
     few = pictures[1:][-1:]
     return pictures[HELD_OUT_STRIDE - 1 :: HELD_OUT_STRIDE] or few
-
-
-def _nearest_data_dir(root: str, split: str) -> str:
-    """Returns a hint on the folder above or below that has a folder of the split's name with classes."""
-    root = os.path.abspath(root)
-    for folder in (
-        os.path.dirname(root),
-        root,
-        *(os.path.join(root, name) for name in _folders(root)),
-    ):
-        classes = os.path.join(folder, split)
-        names = _folders(classes) if os.path.isdir(classes) else []
-        if len(names) > 1 and split not in names:
-            return f"--data_dir={folder} has {split!r}"
-    return ""

@@ -94,14 +94,16 @@ def test_what_systems_make_is_no_class_and_no_picture(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("folders", "message"),
     [
-        ([], "data_dir must be .* with train/CLASS.*, got .*; it has no folders"),
+        ([], "folders in .* must be train/CLASS.*, got ..; train_split is 'train'"),
+        (["cats", "dogs"], r"must be train/CLASS.*, got \['cats', 'dogs'\]; train_spl"),
+        (["archive/train/cat"], r"must be train/CLASS.*, got \['archive'\]; train_spl"),
         (
-            ["cats", "dogs"],
-            "unknown split in .* 'train'; .*cats, dogs; .*put them into '.*/train'",
+            ["train/train/cat", "train/train/dog", "train/validation/dog"],
+            r"classes in .*train' must be two .*, got \['train', 'validation'\]",
         ),
         (
             ["train/cat", "validation/cat"],
-            "classes in .*train' must be two or more folders, got .'cat'",
+            "classes in .*train' must be two or more folders of pictures, got .'cat'",
         ),
         (
             ["train/cat", "train/dog", "validation/dog"],
@@ -154,24 +156,8 @@ def test_class_without_a_picture_is_refused(tmp_path, content):
     _open(tmp_path).check()  # a class may be missing in validation
 
 
-@pytest.mark.parametrize(
-    ("given", "above", "hint"),
-    [
-        ("", "archive", "--data_dir={}/archive has 'train'"),
-        ("train", "", "--data_dir={} has 'train'"),
-        ("", "train", "--data_dir={}/train has 'train'"),
-    ],
-)
-def test_nearest_folder_is_named(tmp_path, given, above, hint):
-    _pictures(tmp_path / above)
-    with refused(hint.format(tmp_path)):
-        _open(tmp_path / given)
-
-
-def test_only_folder_with_classes_is_named(tmp_path):
+def test_split_of_training_may_have_another_name(tmp_path):
     _pictures(tmp_path, ["images"])
-    with refused("train_split must be .* got 'train'; --set=train_split=images"):
-        _open(tmp_path)
     dataset = _open(tmp_path, train_split="images")
     assert [dataset.num_examples(x) for x in ("images", "validation")] == [6, 2]
 
