@@ -63,8 +63,8 @@ def benchmark_layers(
         note in the table says so.
       dtype: "float32", "bfloat16" or "float16"; the latter two mean mixed precision for layers.
       threads: the number of threads per contender; default: the number of cores.
-      peers: whether to include layers of other libraries: lucidrains' and timm's in PyTorch, on its GPU
-        if it has one, and kecam's halo attention. One that is not installed gets a note.
+      peers: whether to include layers of other libraries, lucidrains' and timm's in PyTorch, on its GPU
+        if it has one. One that is not installed gets a note.
       peers_python: the interpreter that has these libraries; default: this one.
       out: the folder for `layers.csv`; default: none.
 

@@ -27,7 +27,6 @@ HALO = 3
 PEER_PACKAGES = {
     "peer/lucidrains": ("torch", "lambda-networks"),
     "peer/timm": ("torch", "torchvision", "timm"),
-    "peer/kecam_halo": ("tensorflow", "tf-keras", "keras-cv-attention-models"),
 }
 # The prefixes of the networks of other libraries.
 MODEL_PEERS = ("timm", "timm_compiled")
@@ -128,17 +127,6 @@ def packages_of(contender: str) -> tuple[str, ...]:
     return PEER_PACKAGES.get(contender, ("'lambdanet[dev]'",))
 
 
-def note_for(contender: str, case: Case) -> str:
-    """Returns a note on how a contender differs from the others in a case, or an empty text."""
-    if (
-        contender != "peer/kecam_halo"
-        or case.height % HALO_BLOCK == case.width % HALO_BLOCK == 0
-    ):
-        return ""
-    height, width = (side + -side % HALO_BLOCK for side in (case.height, case.width))
-    return f"on {height}x{width}: the map is padded to whole blocks and cropped"
-
-
 def has_own_scope(contender: str) -> bool:
     """Whether a contender does not depend on the scope of the case."""
-    return contender.startswith("attention/") or contender == "peer/kecam_halo"
+    return contender.startswith("attention/")

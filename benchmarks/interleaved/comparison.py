@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.interleaved import memory
-from benchmarks.interleaved.cases import Case, note_for
+from benchmarks.interleaved.cases import Case
 from benchmarks.interleaved.contender_process import (
     ContenderFailed,
     ContenderProcess,
@@ -104,9 +104,7 @@ class Comparison:
         self, case: Case | Any, names: Sequence[str], reference: str
     ) -> list[Measurement]:
         """Measures contenders in a case, the reference among them, and returns a row for each of them."""
-        rows = {
-            name: Measurement(case, name, note=note_for(name, case)) for name in names
-        }
+        rows = {name: Measurement(case, name) for name in names}
         turns = {}
         for name, row in rows.items():
             row.reference = rows[reference]

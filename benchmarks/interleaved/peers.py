@@ -1,41 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contenders from other libraries, which may be missing: layers, and timm's networks.
 
-Each is the library's own, in the library's data layout; PyTorch's are on its GPU if it has one.
+Each is the library's own, of PyTorch and in its data layout, on its GPU if it has one.
 """
 
 import functools
 import importlib.metadata
-import types
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 from benchmarks.interleaved import cases
 from benchmarks.interleaved.cases import Case, ModelCase
 
 NUM_CLASSES = 1000
-KECAM = "peer/kecam_halo"
 
 Run = Callable[[], object]
 
 
 def start(name: str, threads: int) -> dict[str, str]:
     """Imports the library of a contender, limits it to `threads`, and returns its version and device."""
-    about = _import_kecam(threads) if name == KECAM else _import_torch(name, threads)
+    from benchmarks.interleaved import on_torch
+
+    if name == "peer/lucidrains":
+        import lambda_networks  # noqa: F401
+    else:
+        from lambdanet.models.weights.tensor_files import import_timm
+
+        import_timm()
     versions = [
         f"{package} {importlib.metadata.version(package)}"
         for package in cases.packages_of(name)
     ]
-    return {**about, "library": ", ".join(versions)}
+    return {**on_torch.start(threads), "library": ", ".join(versions)}
 
 
 def build(name: str, case: Case | ModelCase) -> Run:
     """Builds a contender and returns a function that runs it once."""
-    if name == KECAM and isinstance(case, Case):
-        from benchmarks.interleaved import contenders
-
-        return contenders.run_layer(_create_kecam_halo, case)
     from benchmarks.interleaved import on_torch
 
     with on_torch.device():
@@ -46,26 +46,6 @@ def build(name: str, case: Case | ModelCase) -> Run:
             create = _lucidrains if name == "peer/lucidrains" else _timm
             run = _run_torch_layer(create(case), case)
     return on_torch.wait_after(run)
-
-
-def _import_torch(name: str, threads: int) -> dict[str, str]:
-    from benchmarks.interleaved import on_torch
-
-    if name == "peer/lucidrains":
-        import lambda_networks  # noqa: F401
-    else:
-        from lambdanet.models.weights.tensor_files import import_timm
-
-        import_timm()
-    return on_torch.start(threads)
-
-
-def _import_kecam(threads: int) -> dict[str, str]:
-    import keras_cv_attention_models.halonet.halonet  # noqa: F401  (first: it selects tf_keras)
-
-    from benchmarks.interleaved import contenders
-
-    return contenders.start(KECAM, threads)
 
 
 def _lucidrains(case: Case) -> Any:
@@ -136,42 +116,3 @@ def _run_network(name: str, case: ModelCase, compiled: bool) -> Run:
         optimizer.step()
 
     return train if case.backward else infer
-
-
-def _create_kecam_halo(case: Case, filters: int, dtype: str) -> Any:
-    """Returns kecam's halo attention, without an output projection, like ours.
-
-    It accepts maps of whole blocks only, so other maps are padded and the output is cropped. Its softmax has
-    six axes, which TensorFlow with oneDNN rejects. oneDNN stays on, since it makes the rest up to twice as
-    fast, and the softmax gets a tensor with fewer axes.
-    """
-    import tensorflow as tf
-    import tf_keras as keras
-    from keras_cv_attention_models.halonet import halonet
-
-    class Softmax(keras.layers.Softmax):
-        def call(self, x: tf.Tensor) -> tf.Tensor:
-            return tf.reshape(
-                super().call(tf.reshape(x, [-1, *x.shape[-2:]])), tf.shape(x)
-            )
-
-    keras.mixed_precision.set_global_policy(dtype)
-    block = cases.HALO_BLOCK
-    layers = types.SimpleNamespace(**{**vars(halonet.layers), "Softmax": Softmax})
-    missing = [(0, -side % block) for side in (case.height, case.width)]
-    inputs = keras.Input([case.height, case.width, case.channels])
-    x = (
-        keras.layers.ZeroPadding2D(missing)(inputs)
-        if any(map(any, missing))
-        else inputs
-    )
-    arguments = {
-        "num_heads": cases.ATTENTION_HEADS,
-        "block_size": block,
-        "halo_size": cases.HALO,
-    }
-    with mock.patch.object(halonet, "layers", layers):
-        x = halonet.halo_attention(x, out_shape=filters, out_weight=False, **arguments)
-    return keras.Model(
-        inputs, keras.layers.Cropping2D(missing)(x) if any(map(any, missing)) else x
-    )

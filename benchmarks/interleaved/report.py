@@ -78,7 +78,6 @@ def summary(rows: Sequence[Measurement]) -> str:
         parts = [
             _against(timed, "position/auto", forms, "other form"),
             _against(timed, "layer/auto", ["peer/lucidrains", "peer/timm"], "peer"),
-            _against(timed, "attention/halo", ["peer/kecam_halo"], "peer"),
         ]
         lines += [f"{TITLES[name]}: {part}" for part in parts if part]
     return "\n".join(lines)

@@ -46,7 +46,6 @@ def test_process_survives_failing_case_and_ends_at_limit(name, library):
     [
         "peer/lucidrains",
         pytest.param("peer/timm", marks=pytest.mark.weekly),
-        pytest.param("peer/kecam_halo", marks=pytest.mark.weekly),
     ],
 )
 def test_peer_runs_or_names_the_missing_package(name):
