@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
@@ -18,6 +17,7 @@ from lambdanet import backend as K
 from lambdanet import configs
 from lambdanet.backend import keras
 from lambdanet.configs.recipe import override
+from lambdanet.training.run.checkpoints import Logs
 from lambdanet.training.train import train
 
 __all__ = ["rows", "start"]
@@ -33,9 +33,7 @@ class Steps(keras.callbacks.Callback):
         self.times: list[float] = []
         self.losses: list[float] = []
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self.losses.append(float((logs or {})["loss"]))  # a number: it is complete
         self.times.append(time.perf_counter())
 

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
+from lambdanet.training.data.bad_records import Pair
 from lambdanet.training.data.image_bytes import Decoded, Encoded
 from lambdanet.training.data.sources import Shard
 
@@ -300,9 +301,7 @@ def mix_batches(
     if not kinds:
         return batches
 
-    def mix_one(
-        number: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def mix_one(number: tf.Tensor, batch: Pair) -> Pair:
         seed = tf.stack(
             [
                 tf.constant(recipe.seed + MIX_SEED, tf.int64),
@@ -322,7 +321,7 @@ def mix_batches(
 
 def mix(
     images: tf.Tensor, labels: tf.Tensor, shares: tf.Tensor, num_classes: int
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> Pair:
     """Returns the sum of a batch and itself in reverse order, weighted pixel by pixel.
 
     Args:

@@ -28,10 +28,12 @@ OF_SYSTEMS = {
 }
 PARALLEL_GROUPS = 2  # each prepares its images on all threads
 
-# With "name", and perhaps its "number" in the file of that name.
+# The fields are "name", of the picture or of the file with the record of that "number", and the fields that
+# `image` and `label` of a `sources.Source` read.
 Example = dict[str, tf.Tensor]
+Pair = tuple[tf.Tensor, tf.Tensor]  # an image and its label, or those of a batch
 # (example, key) -> (preprocessed image, label); a key is, for example, the place of the example.
-Prepare = Callable[[Example, Any], tuple[tf.Tensor, tf.Tensor]]
+Prepare = Callable[[Example, Any], Pair]
 
 
 class Group(NamedTuple):
@@ -163,11 +165,11 @@ class BadRecords:
         An integer label that is not below `num_classes` ends the run.
         """
 
-        def fill(group: Group) -> tuple[tf.Tensor, tf.Tensor]:
+        def fill(group: Group) -> Pair:
             images, labels = self._checked(group, num_classes, nonempty=True)
             count = tf.size(group.places)
 
-            def repeat_some() -> tuple[tf.Tensor, tf.Tensor]:
+            def repeat_some() -> Pair:
                 slots = tf.range(size) % tf.maximum(count, 1)
                 places = tf.cast(group.places, tf.int32)[:, tf.newaxis] % size
                 slots = tf.tensor_scatter_nd_update(slots, places, tf.range(count))
@@ -239,9 +241,7 @@ class BadRecords:
                 raise InputError(self._problem) from None
             raise
 
-    def _checked(
-        self, group: Group, num_classes: int, nonempty: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _checked(self, group: Group, num_classes: int, nonempty: bool = False) -> Pair:
         """Reports the bad records of a group, then returns its images and labels.
 
         With `nonempty`, a group without valid examples ends the run.

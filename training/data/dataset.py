@@ -20,6 +20,7 @@ from lambdanet.training.data import augment, preprocess, records
 from lambdanet.training.data.bad_records import (
     BadRecords,
     Example,
+    Pair,
     prepare_in_groups,
 )
 from lambdanet.training.data.class_names import (
@@ -316,7 +317,7 @@ class Dataset:
         recipe = self.recipe
         source = self.source
 
-        def prepare(example: Example, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def prepare(example: Example, place: tf.Tensor) -> Pair:
             del place
             return self.task.evaluation_pair(source, example, whole)
 
@@ -539,7 +540,7 @@ class TrainingStream:
     def batches(self, recipe: Recipe, bad_records: BadRecords) -> tf.data.Dataset:
         """Returns batches of the images, uint8, augmented as in the recipe, and their labels."""
 
-        def prepare(example: Example, key: Key) -> tuple[tf.Tensor, tf.Tensor]:
+        def prepare(example: Example, key: Key) -> Pair:
             image, label = self._augmented(example, key)
             if self.split == records.PSEUDO and self.source.soft:
                 label = self.source.probabilities(example)
@@ -571,7 +572,7 @@ class TrainingStream:
             lambda example, key: self._augmented(example, key)[0]
         ).ignore_errors()
 
-    def _augmented(self, example: Example, key: Key) -> tuple[tf.Tensor, tf.Tensor]:
+    def _augmented(self, example: Example, key: Key) -> Pair:
         pass_number, place = key
         # Machines draw different seeds.
         place = place * self.shard.count + self.shard.index
@@ -612,7 +613,7 @@ def concat_batches(parts: list[tf.data.Dataset], num_classes: int) -> tf.data.Da
     if len(parts) == 1:
         return parts[0]
 
-    def concat(*batches: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    def concat(*batches: Pair) -> Pair:
         images, labels = zip(*batches, strict=True)
         channels = max(part.shape[-1] for part in images)
         images = tuple(

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, invalid, unknown
-from lambdanet.training.data.bad_records import is_of_system
+from lambdanet.training.data.bad_records import Example, is_of_system
 from lambdanet.training.data.class_names import normalized
 from lambdanet.training.data.image_bytes import Encoded, is_decodable
 from lambdanet.training.data.image_files import (
@@ -67,10 +67,10 @@ class PictureFiles(Source):
             )
         return examples.skip(tf.cast(first, tf.int64))
 
-    def label(self, example: dict[str, tf.Tensor]) -> tf.Tensor:
+    def label(self, example: Example) -> tf.Tensor:
         return example["label"]
 
-    def image(self, example: dict[str, tf.Tensor]) -> Encoded:
+    def image(self, example: Example) -> Encoded:
         contents = tf.io.read_file(example["name"])
 
         def as_png() -> tf.Tensor:

@@ -28,11 +28,12 @@ from PIL import Image, ImageOps
 
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.training.data.bad_records import Example, Pair
 from lambdanet.training.data.class_names import IGNORED, read_class_map
 from lambdanet.training.data.folder import held_out
 from lambdanet.training.data.image_bytes import ORIENTATION
 from lambdanet.training.data.image_files import find_pictures, read_image
-from lambdanet.training.data.tables import TableSource, read_rows
+from lambdanet.training.data.tables import Row, TableSource, read_rows
 
 COLUMNS = ("file", "mask", "split")
 CLASSES = "classes.txt"
@@ -52,7 +53,7 @@ class MaskSource(TableSource):
 
     label_type = tf.string
 
-    def _read_rows(self) -> list[dict[str, str]]:
+    def _read_rows(self) -> list[Row]:
         self._left_out: list[Any] = []  # by split, as of `left_out`
         if not self._recipe.labels:
             return self._rows_of_folders()
@@ -61,7 +62,7 @@ class MaskSource(TableSource):
             row["label"] = row.pop("mask")
         return rows
 
-    def _rows_of_folders(self) -> list[dict[str, str]]:
+    def _rows_of_folders(self) -> list[Row]:
         root = Path(self._root)
         rows = []
         for images in sorted((*root.glob("images"), *root.glob("*/images"))):
@@ -94,13 +95,13 @@ class MaskSource(TableSource):
             raise invalid("data_dir", accepted, self._root)
         return rows
 
-    def _find_classes(self, rows: list[dict[str, str]]) -> list[str]:
+    def _find_classes(self, rows: list[Row]) -> list[str]:
         names = read_class_map(os.path.join(self._root, CLASSES))
         if len(names) > IGNORED:
             raise invalid(f"lines of {CLASSES}", f"at most {IGNORED}", len(names))
         return names
 
-    def _label(self, row: dict[str, str]) -> bytes:
+    def _label(self, row: Row) -> bytes:
         return os.fsencode(os.path.join(self._root, row["label"]))
 
     def hold_out(self, names: Sequence[str]) -> None:
@@ -131,12 +132,12 @@ class MaskSource(TableSource):
     def files(self, split: str) -> list[tuple[str, Any]]:
         return [(path, os.fsdecode(mask)) for path, mask in super().files(split)]
 
-    def pair(self, example: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    def pair(self, example: Example) -> Pair:
         """Returns the picture of an example, and its mask, which has the same size."""
         pixels = self.image(example).pixels()
         return pixels, self.mask(example, tf.shape(pixels)[:2])
 
-    def mask(self, example: dict[str, tf.Tensor], size: Any = ()) -> tf.Tensor:
+    def mask(self, example: Example, size: Any = ()) -> tf.Tensor:
         """Returns the mask of an example, uint8 [h, w]; `size` is that of its picture, where it is known."""
         arguments = [self.label(example), tf.cast(size, tf.int32)]
         read = tf.numpy_function(self._read_or_say, arguments, tf.uint8)

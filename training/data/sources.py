@@ -20,6 +20,7 @@ from tensorflow_datasets.core import file_adapters
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid, one_line, unknown
+from lambdanet.training.data.bad_records import Example
 from lambdanet.training.data.image_bytes import Decoded, Encoded
 
 SHUFFLE_BUFFER = 16384  # examples, still encoded
@@ -29,10 +30,6 @@ TEST_STRIDE = 5
 OFFLINE = {
     "fashion_mnist": "; Debian's package dataset-fashion-mnist has it, see docs/how-to/tfrecords.md"
 }
-
-# The fields are "name", of the picture or of the file with the record of that "number", and the fields that
-# `image` and `label` read.
-Example = dict[str, tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)

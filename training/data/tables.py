@@ -28,6 +28,7 @@ from lambdanet.errors import InputError, invalid, one_line, unknown
 from lambdanet.training.data.folder import PictureFiles
 
 COLUMNS = ("file", "label", "split")
+Row = dict[str, str]  # by column
 
 
 # Or "07" would become the number 7. Some tables have spaces around commas.
@@ -82,10 +83,10 @@ class TableSource(PictureFiles):
                 f"first file in {self._table!r}", "a picture below the data_dir", first
             )
 
-    def _read_rows(self) -> list[dict[str, str]]:
+    def _read_rows(self) -> list[Row]:
         return read_rows(self._table)
 
-    def _find_classes(self, rows: list[dict[str, str]]) -> list[str]:
+    def _find_classes(self, rows: list[Row]) -> list[str]:
         """Returns the names of the classes, of the rows of training."""
         return _in_order({row["label"] for row in rows})
 
@@ -95,10 +96,10 @@ class TableSource(PictureFiles):
         paths = [os.fsencode(os.path.join(self._root, row["file"])) for row in rows]
         return paths, labels
 
-    def _label(self, row: dict[str, str]) -> Any:
+    def _label(self, row: Row) -> Any:
         return self._number(row["label"], row)
 
-    def _number(self, name: str, row: dict[str, str]) -> int:
+    def _number(self, name: str, row: Row) -> int:
         """Returns the number of a class; `InputError` where there is none of that name."""
         if name not in self._numbers:
             where = f"label of {row['file']!r} in {self._table!r}"
@@ -109,7 +110,7 @@ class TableSource(PictureFiles):
     def _numbers(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self.class_names)}
 
-    def _split(self, split: str) -> list[dict[str, str]]:
+    def _split(self, split: str) -> list[Row]:
         rows = [row for row in self._rows if row["split"] == split]
         if not rows:
             raise unknown(
@@ -129,7 +130,7 @@ class MultilabelTable(TableSource):
 
     label_type = tf.float32
 
-    def _read_rows(self) -> list[dict[str, str]]:
+    def _read_rows(self) -> list[Row]:
         table = _load(self._table, "labels")
         names = table.column_names
         self._columns = [name for name in names if name not in ("file", "split")]
@@ -161,7 +162,7 @@ class MultilabelTable(TableSource):
             row["label"] = ";".join(presences)
         return rows
 
-    def _find_classes(self, rows: list[dict[str, str]]) -> list[str]:
+    def _find_classes(self, rows: list[Row]) -> list[str]:
         names = self._columns
         if names == ["labels"]:
             names = _in_order(
@@ -195,7 +196,7 @@ class MultilabelTable(TableSource):
             if names := ", ".join(np.array(self.class_names)[~is_found]):
                 print(f"{names}: {line}", flush=True)
 
-    def _label(self, row: dict[str, str]) -> tuple[float, ...]:
+    def _label(self, row: Row) -> tuple[float, ...]:
         if self._columns != ["labels"]:
             values = {"": np.nan, "0": 0.0, "1": 1.0}
             return tuple(values[text] for text in row["label"].split(";"))
@@ -207,7 +208,7 @@ def _split_names(text: str | None) -> set[str]:
     return {name.strip() for name in (text or "").split(";")} - {""}
 
 
-def read_rows(path: str, columns: Sequence[str] = COLUMNS) -> list[dict[str, str]]:
+def read_rows(path: str, columns: Sequence[str] = COLUMNS) -> list[Row]:
     """Returns the rows of a table as texts.
 
     Args:
@@ -275,9 +276,7 @@ def _load(path: str, name: str) -> pyarrow.Table:
         raise invalid(name, "a readable .csv or .parquet file", path, hint) from None
 
 
-def _checked(
-    rows: list[dict[str, str]], path: str, root: str, recipe: Recipe
-) -> list[dict[str, str]]:
+def _checked(rows: list[Row], path: str, root: str, recipe: Recipe) -> list[Row]:
     """Returns rows, labels and splits without outer spaces; `InputError` where two contradict each other."""
     evaluated = {recipe.eval_split, recipe.held_out_split} - {recipe.train_split}
     seen: dict[tuple[str, str], tuple[object, int]] = {}

@@ -32,6 +32,8 @@ SUMS = "sums"
 BEST_EPOCH = "best.json"  # beside the checkpoint of the best epoch
 AGREE_EVERY = 10  # steps after which several workers agree on whether to stop
 
+Logs = dict[str, Any] | None  # that Keras gives to callbacks
+
 _DAMAGED = (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
@@ -304,10 +306,10 @@ class SaveCheckpoints(keras.callbacks.Callback):
         self._first_step = 0  # first step of this (possibly resumed) epoch
         self._stopping = False  # agreed on by all workers
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs = None) -> None:
         self._step = int(self.model.optimizer.iterations.numpy())
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._first_step = self._step
         variables = self.model.metrics_variables
         ends = np.cumsum([math.prod(variable.shape) for variable in variables])
@@ -316,9 +318,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
         for variable, values in zip(variables, sums, strict=True):
             variable.assign(values.reshape(variable.shape))
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         # The optimizer may not have it yet.
         before = self._step
         self._step = self._first_step + batch + 1
@@ -337,7 +337,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
             self._checkpoints.sums = self._sums
             self._save()
 
-    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         if self._stop.received and self._checkpoints.devices.workers == 1:
             self._stopping = True
             sync(self.model)
@@ -345,7 +345,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
             self._checkpoints.sums = self._sums
             self._save()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self._stopping = self._checkpoints.devices.any_worker(self._stop.received)
         self._checkpoints.sums = np.zeros_like(self._sums)
         self._save()
@@ -370,10 +370,10 @@ class AveragedEvaluation(keras.callbacks.Callback):
         super().__init__()
         self._checkpoints = checkpoints
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_begin(self, logs: Logs = None) -> None:
         self._checkpoints.use_averages()
 
-    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_end(self, logs: Logs = None) -> None:
         self._checkpoints.use_weights()
 
 
@@ -397,7 +397,7 @@ class BestEpoch(keras.callbacks.Callback):
         self._file = checkpoints.directory / BEST_EPOCH
         self.epoch, self.accuracy = read_best(checkpoints.directory)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         accuracy = (logs or {})[f"val_{self._task.best}"]
         if accuracy > self.accuracy:
             self._keep(epoch + 1, accuracy)

@@ -5,7 +5,6 @@ import csv
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +15,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError
 from lambdanet.files import write_atomic
 from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.run.checkpoints import Logs
 from lambdanet.training.run.devices import Devices
 from lambdanet.training.run.model_dir import RECIPE
 from lambdanet.training.run.optimizers import inner
@@ -36,10 +36,10 @@ class HistoryFile(keras.callbacks.Callback):
         self._rows = read_history(path)
         self._start = 0.0
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._start = time.monotonic()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         folder = self._path.parent
         if not (folder / RECIPE).exists():
             raise OSError(
@@ -106,15 +106,13 @@ class Speed(keras.callbacks.Callback):
         # Seconds and steps at the beginning, and after the first and the last execution.
         self._ends: list[tuple[float, int]] = []
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._ends = [(time.perf_counter(), 0)]
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, float] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._ends[2:] = [(time.perf_counter(), batch + 1)]
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if len(self._ends) < 2 or logs is None:  # the epoch had no steps left
             return
         (begin, done), (end, steps) = self._ends[-2], self._ends[-1]
@@ -125,7 +123,7 @@ class Speed(keras.callbacks.Callback):
 class SkippedSteps(keras.callbacks.Callback):
     """Adds `skipped_steps` to the logs at the end of an epoch, with loss scaling: those of the run so far."""
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         optimizer = self.model.optimizer
         skipped = optimizer.iterations - inner(optimizer).iterations
         if logs is not None:
@@ -139,7 +137,7 @@ class Dashboard(keras.callbacks.TensorBoard):
         super().__init__(str(folder), write_graph=False, profile_batch=0)
         self._averaged = averaged
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         logs = dict(logs or {})
         if self._averaged and "val_accuracy" in logs:
             logs["ema_accuracy"] = logs["val_accuracy"]

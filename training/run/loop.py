@@ -53,6 +53,7 @@ from lambdanet.training.run.checkpoints import (
     AveragedEvaluation,
     BestEpoch,
     Checkpoints,
+    Logs,
     SaveCheckpoints,
     has_checkpoint,
     is_out_of_patience,
@@ -432,13 +433,11 @@ class StopWhenDiverged(keras.callbacks.Callback):
         self._checkpoints = checkpoints
         self._loss: Any = 0.0
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._check_loss()
         self._loss = (logs or {}).get("loss", 0.0)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self._check_loss()
         if not self._checkpoints.all_finite():
             self._fail("a weight is not finite")

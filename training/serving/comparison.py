@@ -14,7 +14,8 @@ from tqdm import tqdm
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid
 from lambdanet.models.preprocessing import Preprocessing
-from lambdanet.training.data import image_files, mask_view, preprocess, sources
+from lambdanet.training.data import image_files, mask_view, preprocess
+from lambdanet.training.data.bad_records import Example, Pair
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard
 from lambdanet.training.data.task import task_of
@@ -174,7 +175,7 @@ def _read(
     square = preprocess.of_recipe(recipe).square
     task = task_of(recipe)
 
-    def prepare(example: sources.Example) -> tuple[tf.Tensor, tf.Tensor]:
+    def prepare(example: Example) -> Pair:
         if task.any_size:  # pictures keep their size
             pixels, mask = source.pair(example)
             return mask_view.window(pixels, mask, recipe.input_size, "none", (0, 0))
