@@ -121,7 +121,7 @@ def axis_of_causal(causal: bool | int | str, rank: int) -> int | None:
     return axis - 1
 
 
-def checked_shape(shape: Sequence[int | None], what: str) -> Shape:
+def checked_shape(shape: Shape, what: str) -> Shape:
     """Returns the shape of an input, whose rank and number of channels a lambda layer accepts."""
     shape = tuple(shape)
     if len(shape) not in (3, 4, 5):

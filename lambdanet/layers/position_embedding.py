@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import Tensor, compat, keras, tensors
+from lambdanet.backend import Shape, Tensor, compat, keras, tensors
 from lambdanet.errors import (
     InputError,
     check_count,
@@ -71,8 +71,8 @@ class PositionEmbedding(TableLayer):
 
     def build_for(
         self,
-        query_size: Sequence[int | None],
-        context_size: Sequence[int | None],
+        query_size: Shape,
+        context_size: Shape,
         causal_axis: int | None = None,
     ) -> None:
         """Creates the embeddings, once.
@@ -96,9 +96,7 @@ class PositionEmbedding(TableLayer):
             )
         self._check_rank(len(context_size))
 
-    def _create_table(
-        self, query_size: Sequence[int | None], context_size: Sequence[int | None]
-    ) -> None:
+    def _create_table(self, query_size: Shape, context_size: Shape) -> None:
         raise NotImplementedError
 
     def _check_rank(self, rank: int) -> None:
@@ -263,9 +261,7 @@ class RelativePositionEmbedding(PositionEmbedding):
                 accepted = "1 with scope=None, the whole map"
                 raise invalid("dilation", accepted, self.dilation)
 
-    def _create_table(
-        self, query_size: Sequence[int | None], context_size: Sequence[int | None]
-    ) -> None:
+    def _create_table(self, query_size: Shape, context_size: Shape) -> None:
         rank = len(context_size)
         scopes = tensors.per_axis(self.scope, rank, "scope")
         tensors.per_axis(self.dilation, rank, "dilation")
@@ -347,7 +343,7 @@ class RelativePositionEmbedding(PositionEmbedding):
             )
 
     def _full_map_size(
-        self, scopes: Sequence[int | None], context_size: Sequence[int | None]
+        self, scopes: Shape, context_size: Shape
     ) -> tuple[int | None, ...]:
         """Returns the size of the map along the axes of the scope None, and None along the others."""
         rank = len(scopes)
@@ -364,7 +360,7 @@ class RelativePositionEmbedding(PositionEmbedding):
             sides.append((side or size) if r is None else None)
         return tuple(sides)
 
-    def _fitted(self, term: PositionTerm, scopes: Sequence[int | None]) -> Tensor:
+    def _fitted(self, term: PositionTerm, scopes: Shape) -> Tensor:
         """Fits a table to maps of another size, along the axes of the scope None."""
         lengths = list(term.scope)
         axes = term.geometry.along(len(scopes))
@@ -421,9 +417,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
         self.num_queries: Any = check_optional_count("num_queries", num_queries)
         self.num_context: Any = check_optional_count("num_context", num_context)
 
-    def _create_table(
-        self, query_size: Sequence[int | None], context_size: Sequence[int | None]
-    ) -> None:
+    def _create_table(self, query_size: Shape, context_size: Shape) -> None:
         self.num_queries = _count("num_queries", self.num_queries, query_size)
         self.num_context = _count("num_context", self.num_context, context_size)
         self.table = self._add_table([self.num_queries, self.num_context])
@@ -477,7 +471,7 @@ def _check_scope_or_none(name: str, value: Any) -> int | None:
     return None if value is None else check_scope(value, name)
 
 
-def _count(name: str, count: Any, size: Sequence[int | None]) -> int:
+def _count(name: str, count: Any, size: Shape) -> int:
     """Returns the number of positions of a table: the argument or, by default, that of the first map."""
     if count is not None:
         return count
