@@ -21,6 +21,8 @@ REQUIRED_KEYS = {"id", "image_id", "category_id", "iscrowd", "area"}
 # Pixels by which a box may cross the edge; some of COCO do because of rounding.
 BOX_TOLERANCE = 1.0
 
+Size = tuple[int, int]  # height and width
+
 
 def read_annotations(annotation_file: str | Path) -> dict[str, Any]:
     """Reads an annotation file for objects.
@@ -131,9 +133,9 @@ def check_annotations(
 
 def check_images(
     path: str, images: list[Mapping[str, Any]], folder: str | Path | None
-) -> dict[Any, tuple[int, int]]:
+) -> dict[Any, Size]:
     """Checks the images; returns the height and width of each by its id."""
-    sizes: dict[Any, tuple[int, int]] = {}
+    sizes: dict[Any, Size] = {}
     listed: dict[str, set[str]] = {}
     for image in images:
         if (
@@ -163,7 +165,7 @@ def check_images(
 
 
 def _check_file(
-    where: str, picture: str, size: tuple[int, int], listed: dict[str, set[str]]
+    where: str, picture: str, size: Size, listed: dict[str, set[str]]
 ) -> None:
     """Checks that an image file exists, by listing each folder once, and that it has the annotated size."""
     folder, name = os.path.split(picture)
@@ -193,7 +195,7 @@ def _open_binary(path: str) -> IO[bytes]:
         return io.BytesIO(file.read())
 
 
-def check_size(where: str, annotated: tuple[int, int], found: tuple[int, int]) -> None:
+def check_size(where: str, annotated: Size, found: Size) -> None:
     """Rejects an image whose size differs from the annotated one.
 
     Args:
@@ -273,14 +275,14 @@ def _check_box(where: str, box: Any) -> list[float]:
     return box
 
 
-def _overhang(box: list[float], size: tuple[int, int]) -> float:
+def _overhang(box: list[float], size: Size) -> float:
     """Returns the pixels by which a box crosses the edge of its image; at most 0 inside."""
     height, width = size
     x, y, box_width, box_height = box
     return max(-x, -y, x + box_width - width, y + box_height - height)
 
 
-def _is_dropped(box: list[float], size: tuple[int, int]) -> bool:
+def _is_dropped(box: list[float], size: Size) -> bool:
     """Returns whether Model Garden's converter drops an object: its box is empty, or ends outside."""
     height, width = size
     x, y, box_width, box_height = box
@@ -292,9 +294,7 @@ def _is_dropped(box: list[float], size: tuple[int, int]) -> bool:
     )
 
 
-def _check_mask(
-    where: str, annotation: Mapping[str, Any], size: tuple[int, int]
-) -> None:
+def _check_mask(where: str, annotation: Mapping[str, Any], size: Size) -> None:
     mask = annotation.get("segmentation")
     name = f"{where}: segmentation"
     hint = "" if mask else "a model with task.model.include_mask=false needs no masks"

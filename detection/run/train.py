@@ -86,19 +86,20 @@ def run_experiment(
     except json.JSONDecodeError as error:  # pycocotools reads no byte order mark
         accepted = "JSON in UTF-8 without a byte order mark"
         raise invalid("task.annotation_file", accepted, error.msg) from None
-    except ValueError as error:
-        if isinstance(error, InputError) or "incompatible tensor" not in str(error):
-            raise
-        raise InputError(
-            f"model_dir {model_dir!r} has a checkpoint of another model: {error}"
-        ) from None
 
 
 class _Controller(orbit.Controller):
     """Model Garden's controller; devices draw different random numbers also after a checkpoint was read."""
 
     def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
-        restored = super().restore_checkpoint(checkpoint_path)
+        try:
+            restored = super().restore_checkpoint(checkpoint_path)
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"a checkpoint does not fit the model: {one_line(error)}"
+            ) from None
         if restored and self.trainer is not None:
             with self.strategy.scope():
                 for part in self.trainer.model.submodules:

@@ -28,7 +28,7 @@ from lambdanet.errors import invalid
 from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.training.data.class_names import write_names
 from lambdanet.training.data.image_bytes import decode
-from lambdanet.training.serving.saved_model import ServingModule
+from lambdanet.training.serving.saved_model import Outputs, ServingModule
 
 OUTPUTS = (
     "detection_boxes",
@@ -47,7 +47,7 @@ class ModelGardenModule(detection_serving.DetectionModule):
             decode(image) if image.dtype == tf.string else image
         )
 
-    def serve(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+    def serve(self, images: tf.Tensor) -> Outputs:
         outputs = super().serve(images)
         # [b, 1, 2] each
         size = outputs["image_info"][:, 0:1, :]
@@ -114,17 +114,17 @@ class DetectorModule(ServingModule):
     @tf.function(
         input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")]
     )
-    def serve_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+    def serve_images(self, images: tf.Tensor) -> Outputs:
         """uint8 RGB images [b, h, w, 3] of any size -> detections."""
         return self._serve(images)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
-    def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+    def serve_bytes(self, image_bytes: tf.Tensor) -> Outputs:
         """JPEG, PNG or WebP files [b] of any sizes -> detections in pixels of the upright image."""
         return self._serve(image_bytes)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
-    def serve_examples(self, examples: tf.Tensor) -> dict[str, tf.Tensor]:
+    def serve_examples(self, examples: tf.Tensor) -> Outputs:
         """Serialized tf.Example [b] with such a file as `image/encoded` -> as `serve_bytes`."""
         features = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
         return self._serve(tf.io.parse_example(examples, features)["image/encoded"])

@@ -378,50 +378,32 @@ class Dataset:
             accepted = f"a multiple of {shard.replicas}, the number of devices"
             raise invalid("images with pseudo-labels per batch", accepted, num_pseudo)
 
-        def stream(
-            source: Any,
-            split: str,
-            seed: int,
-            images: int,
-            images_per_pass: int,
-            num_passes: int,
-        ) -> TrainingStream:
-            size = images // shard.replicas  # of a batch of one device
-            return TrainingStream(
-                source,
-                split,
-                seed,
-                shard,
-                size,
-                images_done=initial_step * size * shard.replicas // shard.count,
-                images_per_pass=images_per_pass * copies,
-                num_passes=num_passes,
-                copies=copies,
-                task=self.task,
-            )
-
-        streams = [
-            stream(
-                self.source,
-                recipe.train_split,
-                recipe.seed,
-                labeled,
-                self.steps_per_epoch * labeled // shard.count,
-                ceil_div(recipe.epochs, copies),
-            )
+        number = self.steps_per_epoch * labeled // shard.count
+        num_passes = ceil_div(recipe.epochs, copies)
+        train = recipe.train_split
+        parts: list[Any] = [
+            (self.source, train, recipe.seed, labeled, number, num_passes)
         ]
         if num_pseudo:
-            source = self._pseudo_labels
-            number = source.num_examples(records.PSEUDO, shard)
+            pseudo = self._pseudo_labels
+            number = pseudo.num_examples(records.PSEUDO, shard)
             seed = recipe.seed + PSEUDO_SEED
+            parts.append((pseudo, records.PSEUDO, seed, num_pseudo, number, FOREVER))
+        streams = []
+        for source, split, seed, images, images_per_pass, num_passes in parts:
+            size = images // shard.replicas  # of a batch of one device
             streams.append(
-                stream(
+                TrainingStream(
                     source,
-                    records.PSEUDO,
+                    split,
                     seed,
-                    num_pseudo,
-                    number,
-                    FOREVER,
+                    shard,
+                    size,
+                    images_done=initial_step * size * shard.replicas // shard.count,
+                    images_per_pass=images_per_pass * copies,
+                    num_passes=num_passes,
+                    copies=copies,
+                    task=self.task,
                 )
             )
         return streams

@@ -28,12 +28,15 @@ from lambdanet.training.data.image_files import (
     find_pictures,
     read_image,
 )
-from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source
+from lambdanet.training.data.sources import SINGLE_MACHINE, LeftOut, Shard, Source
 
 NAME = "folder"
 LAYOUT = "train/CLASS/*.jpg and validation/CLASS/*.jpg"
 # One of five pictures is for evaluation where there is no folder for it.
 HELD_OUT_STRIDE = 5
+
+# The path of a folder, its pictures, and its other files.
+ClassFolder = tuple[str, list[str], list[str]]
 
 
 class PictureFiles(Source):
@@ -131,7 +134,7 @@ class FolderSource(PictureFiles):
             accepted = "two or more folders of pictures"
             raise invalid(f"classes in {train!r}", accepted, self.class_names)
 
-    def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
+    def left_out(self, split: str) -> list[LeftOut]:
         split = self._train if self._is_made(split) else split
         found = self._pictures(split)
         left_out = [
@@ -193,7 +196,7 @@ class FolderSource(PictureFiles):
         """Returns whether a split is made of pictures of training, as there is no folder for it."""
         return split == self._eval and len(self.held_out) > 0
 
-    def _find_pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
+    def _find_pictures(self, split: str) -> list[ClassFolder]:
         """Returns the folder of each class in a split, its pictures, and its other files."""
         is_made = self._is_made(split)
         every = self._every(self._train if is_made else split)
@@ -212,7 +215,7 @@ class FolderSource(PictureFiles):
             )
         return found
 
-    def _all_pictures(self, split: str) -> list[tuple[str, list[str], list[str]]]:
+    def _all_pictures(self, split: str) -> list[ClassFolder]:
         """Returns the same without the split that is made of the pictures for training."""
         root = self._split_folder(split)
         names = _folders(root)
@@ -221,7 +224,7 @@ class FolderSource(PictureFiles):
         for form, name in folders.items():
             if form not in classes:
                 raise unknown(f"class in {root!r}", name, self.class_names)
-        found: list[tuple[str, list[str], list[str]]] = []
+        found: list[ClassFolder] = []
         for form, name in classes.items():
             path = os.path.join(root, folders.get(form, name))
             found.append(

@@ -33,6 +33,7 @@ from lambdanet.training.data.class_names import IGNORED, read_class_map
 from lambdanet.training.data.folder import held_out
 from lambdanet.training.data.image_bytes import ORIENTATION
 from lambdanet.training.data.image_files import find_pictures, read_image
+from lambdanet.training.data.sources import LeftOut
 from lambdanet.training.data.tables import Row, TableSource, read_rows
 
 COLUMNS = ("file", "mask", "split")
@@ -126,7 +127,7 @@ class MaskSource(TableSource):
             flush=True,
         )
 
-    def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
+    def left_out(self, split: str) -> list[LeftOut]:
         return [found for name, found in self._left_out if name == split]
 
     def files(self, split: str) -> list[tuple[str, Any]]:

@@ -183,11 +183,10 @@ def _solarize(image: tf.Tensor, threshold: Any) -> tf.Tensor:
     return tf.where(_whole(image) < threshold, image, 255 - image)
 
 
-def _solarize_add(image: tf.Tensor, addition: Any) -> tf.Tensor:
+def _solarize_add(image: tf.Tensor, strength: Strength) -> tf.Tensor:
     """Returns the image with its darker half brighter."""
-    return tf.where(
-        image < 128, tf.cast(tf.minimum(_whole(image) + addition, 255), tf.uint8), image
-    )
+    brighter = tf.minimum(_whole(image) + _whole(110 * strength.level), 255)
+    return tf.where(image < 128, tf.cast(brighter, tf.uint8), image)
 
 
 def _blend(background: Callable[[tf.Tensor], tf.Tensor]) -> Operation:
@@ -303,8 +302,9 @@ def _cut_out(image: tf.Tensor, strength: Strength) -> tf.Tensor:
     return tf.where(square, tf.constant(GRAY, tf.uint8), image)
 
 
-def _whole(numbers: tf.Tensor) -> tf.Tensor:
-    return tf.cast(numbers, tf.int64)
+def _whole(numbers: Any) -> tf.Tensor:
+    """Returns numbers cut to integers; a Python float is not rounded to float32 before."""
+    return tf.cast(tf.convert_to_tensor(numbers, dtype_hint=tf.float64), tf.int64)
 
 
 # The operations of both policies: first and last in their order.
@@ -338,9 +338,7 @@ MODEL_GARDEN: dict[str, Operation] = {
     "Sharpness": _blend(_smooth_whole),
     **MOVES,
     "Cutout": _cut_out,
-    "SolarizeAdd": lambda image, strength: _solarize_add(
-        image, int(110 * strength.level)
-    ),
+    "SolarizeAdd": _solarize_add,
 }
 
 # The operations of timm's policy.
@@ -353,9 +351,7 @@ TIMM: dict[str, Operation] = {
     "Solarize": lambda image, strength: _solarize(
         image, 256 - _whole(256 * strength.level)
     ),
-    "SolarizeAdd": lambda image, strength: _solarize_add(
-        image, _whole(110 * strength.level)
-    ),
+    "SolarizeAdd": _solarize_add,
     "Color": _blend(augment.gray),
     "Contrast": _blend(augment.mean_gray),
     "Brightness": _blend(tf.zeros_like),

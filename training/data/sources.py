@@ -31,6 +31,9 @@ OFFLINE = {
     "fashion_mnist": "; Debian's package dataset-fashion-mnist has it, see docs/how-to/tfrecords.md"
 }
 
+# A folder, its files that are left out, and the number of all of its files.
+LeftOut = tuple[str, list[str], int]
+
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
@@ -88,7 +91,7 @@ class Source(Protocol):
         numbers = tf.constant(self.numbers, tf.int64)
         return tf.where(known, tf.gather(numbers, tf.where(known, label, 0)), -1)
 
-    def left_out(self, split: str) -> list[tuple[str, list[str], int]]:
+    def left_out(self, split: str) -> list[LeftOut]:
         """Returns the path of each folder, its files that are no pictures, and its number of files."""
         return []
 

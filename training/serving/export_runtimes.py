@@ -24,7 +24,7 @@ from lambdanet.training.run.model_dir import load_recipe
 from lambdanet.training.serving import comparison, trained_weights
 from lambdanet.training.serving.comparison import Parity, Pictures, Runner
 from lambdanet.training.serving.export import check_classifier, in_float32, serving_form
-from lambdanet.training.serving.saved_model import to_probabilities
+from lambdanet.training.serving.saved_model import Outputs, to_probabilities
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 CLASSES = "class_names.txt"
@@ -329,7 +329,7 @@ def _classifier(
     spec = tf.TensorSpec([batch_size, input_size, input_size, 3], dtype, "images")
 
     @tf.function(input_signature=[spec], autograph=False)
-    def classify(images: tf.Tensor) -> dict[str, tf.Tensor]:
+    def classify(images: tf.Tensor) -> Outputs:
         pixels = tf.cast(images, tf.float32) / 255.0
         if len(mean) == 1:
             pixels = tf.reduce_sum(

@@ -36,6 +36,8 @@ from lambdanet.training.serving.exported_model import (
 
 TINY = 1e-30  # the smallest probability whose logarithm is taken
 
+Result = dict[str, Any]  # of an image, as `predict` returns it
+
 
 def predict(
     saved_model: str | Path,
@@ -44,7 +46,7 @@ def predict(
     top: int = 5,
     window: int = 0,
     overlap: int = 64,
-) -> list[dict[str, Any]]:
+) -> list[Result]:
     """Prints the top classes of each image, and draws them or writes them to a table.
 
     Of a model for masks, the classes are printed with the fraction of the pixels that they have. An image
@@ -101,7 +103,7 @@ def predict(
     elif out is not None:
         pictures = picture_paths(paths, out)
 
-    def segment(path: str) -> dict[str, Any]:
+    def segment(path: str) -> Result:
         image = read_image(path)
         mask = find_mask(classifier, image, window, overlap)
         count = len(classifier.class_names)
@@ -109,7 +111,7 @@ def predict(
         found = top_classes(shares, classifier.class_names, top)
         return {"top": [pair for pair in found if pair[1]], "mask": mask}
 
-    def classify(path: str) -> dict[str, Any]:
+    def classify(path: str) -> Result:
         if classifier.has_masks:
             return segment(path)
         contents = tf.constant([read_contents(path)])
@@ -118,7 +120,7 @@ def predict(
         return describe(outputs["probabilities"][0].numpy(), classifier, top)
 
     predictions = read_images(paths, show_progress=table is not None, read=classify)
-    results: list[dict[str, Any]] = []
+    results: list[Result] = []
     for (path, found), picture, mask_file in zip(
         predictions, pictures, masks, strict=True
     ):
@@ -170,12 +172,10 @@ def find_mask(
     return mask
 
 
-def describe(
-    probabilities: np.ndarray, classifier: ExportedModel, top: int
-) -> dict[str, Any]:
+def describe(probabilities: np.ndarray, classifier: ExportedModel, top: int) -> Result:
     """Returns `top` and, where a picture has any number of classes, `present`, as of `predict`."""
     names = classifier.class_names
-    found: dict[str, Any] = {"top": top_classes(probabilities, names, top)}
+    found: Result = {"top": top_classes(probabilities, names, top)}
     if len(classifier.thresholds):
         places = np.flatnonzero(probabilities >= classifier.thresholds)
         found["present"] = [names[place] for place in places]
@@ -196,7 +196,7 @@ def top_classes(
     return [(class_names[index], float(probabilities[index])) for index in best]
 
 
-def _csv(results: Sequence[dict[str, Any]]) -> str:
+def _csv(results: Sequence[Result]) -> str:
     """Returns a row per class of each readable image."""
     rows = [
         {
@@ -212,7 +212,7 @@ def _csv(results: Sequence[dict[str, Any]]) -> str:
     return text_table.to_csv(rows)
 
 
-def _json_lines(results: Sequence[dict[str, Any]]) -> str:
+def _json_lines(results: Sequence[Result]) -> str:
     """Returns an object per image: `image`, and `classes` with `probabilities`, or an `error`."""
     lines = []
     for result in results:
@@ -230,7 +230,7 @@ def _json_lines(results: Sequence[dict[str, Any]]) -> str:
 class Table(NamedTuple):
     """A format of tables of predictions."""
 
-    write: Callable[[Sequence[dict[str, Any]]], str]  # results -> the text of a file
+    write: Callable[[Sequence[Result]], str]  # results -> the text of a file
     beginning: bytes  # a pattern of the beginning of its files
 
 
@@ -243,7 +243,7 @@ TABLES = {
 }
 
 
-def _print_prediction(image: str, found: dict[str, Any], picture: str | None) -> None:
+def _print_prediction(image: str, found: Result, picture: str | None) -> None:
     classes = found["top"]
     width = max(len(name) for name, _ in classes)
     print(escape_unprintable(image))

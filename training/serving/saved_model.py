@@ -17,6 +17,8 @@ MAX_TOP = 5
 CLASS_NAMES = "class_names.txt"
 NETWORK = "assets.extra/network.json"
 
+Outputs = dict[str, tf.Tensor]  # of a signature
+
 
 def to_probabilities(logits: tf.Tensor, is_multilabel: bool) -> tf.Tensor:
     """Returns probabilities of classes, float32 [b, num_classes], of one class or of any number of them."""
@@ -161,7 +163,7 @@ class ClassifierModule(ServingModule):
             )
         return traced
 
-    def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _classify(self, images: tf.Tensor) -> Outputs:
         # TensorFlow's oneDNN convolutions return a wrong shape for an empty batch.
         message = "there must be at least one image, got none"
         with tf.control_dependencies(
@@ -185,7 +187,7 @@ class ClassifierModule(ServingModule):
         input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")],
         autograph=False,
     )
-    def serve_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+    def serve_images(self, images: tf.Tensor) -> Outputs:
         """uint8 images [b, h, w, 3] or [b, h, w, 1] -> probabilities [b, num_classes] and the top names."""
         shape = tf.shape(images)
         message = [
@@ -204,7 +206,7 @@ class ClassifierModule(ServingModule):
         input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")],
         autograph=False,
     )
-    def serve_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+    def serve_bytes(self, image_bytes: tf.Tensor) -> Outputs:
         """JPEG, PNG or WebP files [b] of any sizes -> the outputs of `serve_images`; see `decode`."""
         images = tf.map_fn(
             lambda contents: self._prepare(decode(contents)),
@@ -223,7 +225,7 @@ class SegmenterModule(ClassifierModule):
 
     any_size = True
 
-    def _classify(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _classify(self, images: tf.Tensor) -> Outputs:
         """Returns probabilities float32 [b, h, w, num_classes] and the classes, uint8 [b, h, w]."""
         probabilities = to_probabilities(self._logits(images), is_multilabel=False)
         classes = tf.cast(tf.argmax(probabilities, axis=-1), tf.uint8)
