@@ -11,12 +11,10 @@ batch, warm-up and averages as in `imagenet_90`.
 
 import dataclasses
 
-from lambdanet.configs import imagenet_90
+from lambdanet.configs import imagenet_350
 
 BASE = dataclasses.replace(
-    imagenet_90.BASE,
-    epochs=350,
-    randaugment_layers=2,
+    imagenet_350.BASE,
     optimizer_options={"nesterov": True},
     cosine_floor=1 / 128,
     weight_decay=2e-5,

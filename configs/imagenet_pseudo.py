@@ -18,12 +18,9 @@ batches have 2048 labeled images; in this recipe, all images of a step add up to
 
 import dataclasses
 
-from lambdanet.configs import imagenet_90, imagenet_350
+from lambdanet.configs import imagenet_350
 
 BATCH = 4096
-BASE = dataclasses.replace(
-    imagenet_90.BASE, epochs=350, weight_decay=4e-5, randaugment_layers=2
-)
 # Depth and size: the fraction of pseudo-labeled images in a batch.
 SHARES = {
     (50, 128): 1 / 2,
@@ -37,7 +34,7 @@ SHARES = {
 
 ROWS = {
     f"lambda_resnet_{depth}@{size}": dataclasses.replace(
-        BASE,
+        imagenet_350.BASE,
         model=f"lambda_resnet_{depth}",
         pseudo_share=share,
         global_batch_size=BATCH,

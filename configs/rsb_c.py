@@ -14,14 +14,11 @@ botnet26t_256 and eca_botnext26ts_256; there is a row for each of timm's network
 
 import dataclasses
 
-from lambdanet.configs import imagenet_90
+from lambdanet.configs import imagenet_350
 from lambdanet.configs.registry import pretrained_weights
 
 BASE = dataclasses.replace(
-    imagenet_90.BASE,
-    epochs=350,
-    randaugment_layers=2,
-    weight_decay=4e-5,
+    imagenet_350.BASE,
     optimizer_options={"nesterov": True},
     clip_adaptive=0.01,
     bn_momentum=0.9,

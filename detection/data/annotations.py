@@ -313,10 +313,9 @@ def _check_mask(where: str, annotation: Mapping[str, Any], size: Size) -> None:
         if isinstance(counts, list) and sum(counts) != size[0] * size[1]:
             accepted = f"{size[0] * size[1]} pixels in all"
             raise invalid(f"{name}.counts", accepted, sum(counts))
-    elif isinstance(mask, dict):
-        hint = "run lengths need iscrowd=1; for one object, write the outline of its mask as polygons"
-        raise invalid(name, "polygons [[x, y, x, y, x, y, ...], ...]", mask, hint)
     elif not mask or not isinstance(mask, list) or not all(map(_is_polygon, mask)):
+        if isinstance(mask, dict):
+            hint = "run lengths need iscrowd=1; for one object, write the outline of its mask as polygons"
         raise invalid(name, "polygons [[x, y, x, y, x, y, ...], ...]", mask, hint)
 
 

@@ -84,9 +84,8 @@ def predict(
         raise invalid("min_confidence", "a number from 0 to 1", min_confidence)
     detector, names = load_detector(saved_model)
     pictures = picture_paths(paths, out)
-    check_replaceable(
-        local_path(out, "out") / PREDICTIONS, rb'\{"info": \{"description": "lambdanet'
-    )
+    file = local_path(out, "out") / PREDICTIONS
+    check_replaceable(file, rb'\{"info": \{"description": "lambdanet')
     listed: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     unreadable: list[str] = []
@@ -116,7 +115,7 @@ def predict(
         "categories": categories,
         "unreadable": unreadable,
     }
-    write_output(local_path(out, "out") / PREDICTIONS, json.dumps(results))
+    write_output(file, json.dumps(results))
     return results
 
 

@@ -6,6 +6,45 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from tensorflow import (  # noqa: F401
+    abs,
+    add_n,
+    argmax,
+    broadcast_to,
+    cast,
+    convert_to_tensor,
+    cos,
+    custom_gradient,
+    einsum,
+    exp,
+    expand_dims,
+    eye,
+    floor,
+    is_tensor,
+    maximum,
+    meshgrid,
+    minimum,
+    name_scope,
+    one_hot,
+    ones,
+    ones_like,
+    pad,
+    repeat,
+    sigmoid,
+    sqrt,
+    square,
+    stack,
+    stop_gradient,
+    tile,
+    transpose,
+    unstack,
+    where,
+    zeros,
+    zeros_like,
+)
+from tensorflow.math import divide_no_nan, l2_normalize, log, rsqrt  # noqa: F401
+from tensorflow.nest import flatten, map_structure  # noqa: F401
+from tensorflow.nn import relu, softmax  # noqa: F401
 from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
 
@@ -18,61 +57,20 @@ Variable: TypeAlias = tf.Variable
 Gradient: TypeAlias = Callable[..., Any]
 Size: TypeAlias = "int | tf.Tensor"
 
-abs = tf.abs
-add_n = tf.add_n
 amax = tf.reduce_max
 arange = tf.range
-argmax = tf.argmax
-broadcast_to = tf.broadcast_to
-cast = tf.cast
 check_at_most = tf.debugging.assert_less_equal
 concatenate = tf.concat
 convert_to_numpy = np.asarray
-convert_to_tensor = tf.convert_to_tensor
-cos = tf.cos
-custom_gradient = tf.custom_gradient
 depthwise_conv = tf.nn.depthwise_conv2d
-divide_no_nan = tf.math.divide_no_nan
-einsum = tf.einsum
-exp = tf.exp
-expand_dims = tf.expand_dims
-eye = tf.eye
-flatten = tf.nest.flatten
-floor = tf.floor
-is_symbolic = is_tensor = tf.is_tensor
-l2_normalize = tf.math.l2_normalize
+is_symbolic = is_tensor
 larger_size = tf.maximum
-log = tf.math.log
 logsumexp = tf.reduce_logsumexp
-map_structure = tf.nest.map_structure
 max_pool = tf.nn.max_pool2d
-maximum = tf.maximum
-meshgrid = tf.meshgrid
-minimum = tf.minimum
-name_scope = tf.name_scope
-one_hot = tf.one_hot
-ones = tf.ones
-ones_like = tf.ones_like
-pad = tf.pad
-relu = tf.nn.relu
-repeat = tf.repeat
 resize = tf.image.resize
-rsqrt = tf.math.rsqrt
-shape = tf.shape
-sigmoid = tf.sigmoid
-softmax = tf.nn.softmax
 softmax_cross_entropy = tf.nn.softmax_cross_entropy_with_logits
-sqrt = tf.sqrt
-square = tf.square
-stack = tf.stack
-stop_gradient = tf.stop_gradient
+shape = tf.shape
 take = tf.gather
-tile = tf.tile
-transpose = tf.transpose
-unstack = tf.unstack
-where = tf.where
-zeros = tf.zeros
-zeros_like = tf.zeros_like
 
 
 def _in_float32(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
