@@ -28,6 +28,7 @@ from lambdanet.detection.model_garden import task_factory
 from lambdanet.detection.modeling import initialize
 from lambdanet.detection.modeling.backbones import ZooBackbone
 from lambdanet.detection.run import model_dir as model_dirs
+from lambdanet.detection.run import train as run_train
 from lambdanet.detection.run import train_step
 from lambdanet.models import zoo
 from lambdanet.models.weights import tensor_files, weight_files
@@ -338,6 +339,19 @@ def test_checked_reader_names_a_later_record(task, tmp_path):
     message = f"record 10 of {file} (image 99) must have classes from 1 to 2"
     assert str(records.as_input_error(raised.value)).startswith(message)
     assert records.as_input_error(ValueError("another")) is None
+
+
+def test_checkpoint_of_other_sizes_is_refused(tmp_path):
+    def manager(sizes):
+        checkpoint = tf.train.Checkpoint(v=tf.Variable(tf.zeros(sizes)))
+        return tf.train.CheckpointManager(checkpoint, str(tmp_path), 1)
+
+    manager([2]).save()
+    controller = object.__new__(run_train._Controller)
+    controller.strategy = tf.distribute.get_strategy()
+    controller.checkpoint_manager = manager([3])
+    with refused("a checkpoint does not fit the model: .*shape"):
+        controller.restore_checkpoint()
 
 
 @pytest.mark.parametrize(
