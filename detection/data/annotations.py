@@ -112,7 +112,9 @@ def check_annotations(
         found["left_out"] += is_dropped
         if annotation["iscrowd"] not in (0, 1):
             raise invalid(f"{where}: iscrowd", "0 or 1", annotation["iscrowd"])
-        if not (is_dropped or annotation["area"] > 0):  # NaN too
+        # Of a detection whose mask has no pixel, it is 0.
+        is_measured = annotation["area"] > 0 or (annotation["area"] == 0 and not masks)
+        if not (is_dropped or is_measured):  # NaN too
             raise invalid(f"{where}: area", "above 0", annotation["area"])
         if masks:
             _check_mask(where, annotation, size)
