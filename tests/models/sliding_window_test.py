@@ -56,6 +56,13 @@ def test_half_of_the_overlap_is_just_enough(window, overlap):
     np.testing.assert_allclose(found, sums_of_cells(inputs), atol=1e-5)
 
 
+def test_inputs_of_one_window_are_whole():
+    """A function of the whole, and an overlap of 0."""
+    inputs = np.arange(8.0).reshape([1, 8, 1])
+    found = lambdanet.sliding_window(lambda x: x - x.mean(), inputs, 8, 0, multiple=2)
+    np.testing.assert_array_equal(found, inputs - 3.5)
+
+
 def test_windows_that_do_not_fit():
     inputs = np.zeros([1, 32, 32, 2], np.float32)
     with refused("overlap must be from 0 to window - multiple, 14"):
