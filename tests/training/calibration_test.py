@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers import write_picture
 from refusals import refused
+from scipy.stats import entropy
 from training_runs import IN_FOLDERS
 
 from lambdanet.training import calibration, evaluate
@@ -59,4 +60,7 @@ def test_held_out_split_decides_the_temperature(held_out, tmp_path, capsys):
     share = wrong[held_out or "validation"] / 8
     # Red is 1, and 2 with the mean and the standard deviation of the recipe.
     assert found == pytest.approx(2 / np.log((1 - share) / share), rel=1e-4)
-    assert f"{held_out or 'validation'} with the temp" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{held_out or 'validation'} with the temp" in said
+    # Its probabilities are the shares.
+    assert f"loss {entropy([share, 1 - share]):.4f}" in said
