@@ -246,6 +246,7 @@ def test_average_precision_is_that_of_scikit_learn(seed):
         logits = np.log(p[part] / (1 - p[part])).astype(np.float32)
         metric.update_state(labels[part], logits, sample_weight=weights[part])
     expected = []
+    assert metric.thresholds()[2] == 0.5
     for place, threshold in zip((0, 1), metric.thresholds(), strict=False):
         known = ~np.isnan(labels[:, place]) & (weights > 0)
         score = p[known, place]
