@@ -188,8 +188,10 @@ def test_other_logits_than_of_keras_are_refused(tmp_path, monkeypatch):
     images = keras.Input([4, 4, 3])
     flat = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(images)))
     shift = 2e-3 * _logits(flat, comparison.random_pictures(4).images).std()
+    sizes = set()
 
     def run(images):
+        sizes.add(len(images))
         logits = _logits(flat, images) + shift
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
@@ -199,6 +201,7 @@ def test_other_logits_than_of_keras_are_refused(tmp_path, monkeypatch):
     with refused("cannot be written as onnx: compared with Keras on 64 random"):
         export_runtimes.write(flat, tmp_path, 4, MEAN, STD, ["a", "b"], "onnx")
     assert not list(tmp_path.iterdir())
+    assert sizes == {1, 2, 7}
 
 
 @pytest.mark.parametrize(
