@@ -153,7 +153,10 @@ def test_inputs(color_teacher, pictures, tmp_path, kind):
         options = {"data_dir": str(pictures)}
     elif kind == "dataset":
         tfds.builder("digits", data_dir=str(tmp_path)).download_and_prepare()
-        data, options = "digits", {"data_dir": str(tmp_path), "split": "test[:2]"}
+        data, options = "digits", {"data_dir": str(tmp_path), "split": "test[:0]"}
+        with refused("split must be one with pictures in .*, got 'test.:0.'"):
+            predict_files(color_teacher, data, tmp_path, "csv", **options)
+        options["split"] = "test[:2]"
     out = tmp_path / "out"
     predict_files(color_teacher, data, out, "csv", top=1, shard_size=1, **options)
     found = _read(out)
