@@ -21,10 +21,13 @@ from lambdanet.errors import InputError
 from lambdanet.models.preprocessing import BICUBIC, Preprocessing
 from lambdanet.models.weights import weight_files
 from lambdanet.training.serving.export import (
+    _save,
     export_saved_model,
     export_weights,
     in_float32,
 )
+from lambdanet.training.serving.exported_model import load_classifier
+from lambdanet.training.serving.trained_weights import TrainedModel
 
 SIZE, MEAN, STD, CROP = 24, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9
 NAMES = [f"class {index}" for index in range(7)]
@@ -248,6 +251,18 @@ def test_class_names_are_in_an_asset(tmp_path):
     assert lines == names
     loaded = tf.saved_model.load(str(tmp_path / "served"))
     assert [name.decode() for name in loaded.class_names().numpy()] == names
+
+
+def test_thresholds_are_served_and_recorded(tmp_path):
+    """Classes are present from them on."""
+    model = small_model()
+    model.set_weights([0 * weight for weight in model.get_weights()])
+    trained = TrainedModel(model, Preprocessing(SIZE, MEAN, STD), NAMES, [0.5] * 7)
+    found = load_classifier(_save(trained, tmp_path / "served"))
+    assert list(found.thresholds) == trained.thresholds
+    outputs = found.signatures["serving_default"](images=noise(1, 9, 9, 3))
+    assert np.all(outputs["is_present"])
+    assert (tmp_path / "served/assets.extra/network.json").exists()
 
 
 def test_existing_folder_must_be_empty(tmp_path):
