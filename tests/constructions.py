@@ -6,7 +6,7 @@
 prints how many answers are right. The page "What each half can do" of the documentation explains them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,14 +60,8 @@ def pointer_grid(number: int = 64, side: int = 16, seed: int = 0) -> Examples:
     row, column = np.moveaxis(np.array(ARROWS)[arrows], -1, 0) + np.stack([row, column])
     arrows[(row < 0) | (row >= side) | (column < 0) | (column >= side)] = -1
     answers = np.where(arrows < 0, -1, colors[board, row % side, column % side])
-    return Examples(board_inputs(colors, arrows), answers)
-
-
-def board_inputs(colors: Any, arrows: Any) -> np.ndarray:
-    """Returns the inputs of the pointer grid, [..., COLORS + the number of arrows]."""
-    return np.concatenate(
-        [one_hot(colors, COLORS), one_hot(arrows, len(ARROWS))], axis=-1
-    )
+    inputs = [one_hot(colors, COLORS), one_hot(arrows, len(ARROWS))]
+    return Examples(np.concatenate(inputs, axis=-1), answers)
 
 
 def recall(number: int = 64, pairs: int = 32, seed: int = 0) -> Examples:
@@ -80,17 +74,12 @@ def recall(number: int = 64, pairs: int = 32, seed: int = 0) -> Examples:
         np.take_along_axis(symbols, order, axis=1) for symbols in (keys, values)
     )
     unknown = np.full_like(values, -1)
-    inputs = pair_inputs(
-        np.append(keys, asked, axis=1), np.append(values, unknown, axis=1)
-    )
-    return Examples(inputs, np.append(unknown, answers, axis=1))
-
-
-def pair_inputs(keys: Any, values: Any) -> np.ndarray:
-    """Returns the inputs of recall, [..., 2 * RECALL_SYMBOLS]; the value -1 is none."""
-    return np.concatenate(
-        [one_hot(keys, RECALL_SYMBOLS), one_hot(values, RECALL_SYMBOLS)], axis=-1
-    )
+    inputs = [
+        one_hot(np.append(*symbols, axis=1), RECALL_SYMBOLS)
+        for symbols in ([keys, asked], [values, unknown])
+    ]
+    answers = np.append(unknown, answers, axis=1)
+    return Examples(np.concatenate(inputs, axis=-1), answers)
 
 
 def in_context_recall(number: int = 64, length: int = 128, seed: int = 0) -> Examples:
@@ -104,19 +93,12 @@ def in_context_recall(number: int = 64, length: int = 128, seed: int = 0) -> Exa
     answers = np.stack(
         [np.where(same.any(axis=-1), values, -1), np.full_like(values, -1)], axis=-1
     )
-    tokens = np.stack([keys, TOKENS + values], axis=-1)
-    return Examples(
-        token_inputs(tokens.reshape([number, -1])), answers.reshape([number, -1])
-    )
-
-
-def token_inputs(tokens: Any) -> np.ndarray:
-    """Returns the embeddings of tokens: the token one-hot, a constant, and place for the token before it."""
-    constant = np.ones([*np.shape(tokens), 1])
-    slot = np.zeros([*np.shape(tokens), TOKENS])
-    return np.concatenate(
-        [one_hot(tokens, 2 * TOKENS), constant, slot], axis=-1, dtype=np.float32
-    )
+    tokens = np.stack([keys, TOKENS + values], axis=-1).reshape([number, -1])
+    # The token one-hot, a constant, and place for the token before it.
+    inputs = np.zeros([*tokens.shape, 3 * TOKENS + 1], np.float32)
+    inputs[..., : 2 * TOKENS] = one_hot(tokens, 2 * TOKENS)
+    inputs[..., 2 * TOKENS] = 1
+    return Examples(inputs, answers.reshape([number, -1]))
 
 
 def pointer_network(**options: Any) -> keras.Model:
@@ -138,10 +120,7 @@ def pointer_network(**options: Any) -> keras.Model:
     for arrow, (dy, dx) in enumerate(ARROWS):
         table[REACH + dy, REACH + dx, arrow] = 1
     colors, arrows = np.split(np.eye(COLORS + len(ARROWS)), [COLORS], axis=1)
-    set_weights(
-        layer,
-        {"queries/kernel": arrows, "values/kernel": colors, "position/table": table},
-    )
+    set_weights(layer, queries=arrows, values=colors, position=table)
     return keras.Model(inputs, outputs)
 
 
@@ -157,12 +136,7 @@ def recall_network(**options: Any) -> keras.Model:
     outputs = layer(inputs)
     keys, values = np.split(np.eye(2 * RECALL_SYMBOLS), 2, axis=1)
     has_value = values.sum(axis=1, keepdims=True)
-    kernels = {
-        "queries/kernel": keys,
-        "keys/kernel": SHARPNESS * (keys + has_value),
-        "values/kernel": values,
-    }
-    set_weights(layer, kernels)
+    set_weights(layer, queries=keys, keys=SHARPNESS * (keys + has_value), values=values)
     return keras.Model(inputs, outputs)
 
 
@@ -185,27 +159,17 @@ def in_context_network(**options: Any) -> keras.Model:
     finder = LambdaLayer(TOKENS, key_dim=TOKENS, **options)
     outputs = finder(x)
     before = np.array([[1], [0]])  # the embedding of the offset -1 is 1
-    kernels = {
-        "queries/kernel": constant,
-        "values/kernel": keys @ slot.T,
-        "position/table": before,
-    }
-    set_weights(mover, kernels)
-    kernels = {
-        "queries/kernel": keys,
-        "keys/kernel": SHARPNESS * slot,
-        "values/kernel": values,
-    }
-    set_weights(finder, kernels)
+    set_weights(mover, queries=constant, values=keys @ slot.T, position=before)
+    set_weights(finder, queries=keys, keys=SHARPNESS * slot, values=values)
     return keras.Model(inputs, outputs)
 
 
-def set_weights(layer: LambdaLayer, given: Mapping[str, np.ndarray]) -> None:
-    """Sets the kernels and the table of a lambda layer by name; those that are not given become zero."""
+def set_weights(layer: LambdaLayer, **given: np.ndarray) -> None:
+    """Sets the kernels and the table of a lambda layer by their parts; others become zero."""
     for variable in layer.weights:
-        name = compat.variable_name(variable).removeprefix(f"{layer.name}/")
-        if name.endswith(("kernel", "table")):
-            variable.assign(given.get(name, np.zeros(variable.shape)))
+        *_, part, name = compat.variable_name(variable).split("/")
+        if name in ("kernel", "table"):
+            variable.assign(given.get(part, np.zeros(variable.shape)))
 
 
 # Each task, with the network that solves it.

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Oracles in float64: attention one query at a time, lambda layers by all pairs of positions."""
 
-import itertools
-
 import numpy as np
 from scipy import special
 
@@ -36,10 +34,9 @@ def weights_of(layer):
 def projected(layer, x, prefix=""):
     """Queries, keys and values [b, height, width, heads, depth] in float64."""
     weights = weights_of(layer)
+    size = [*x.shape[:3], layer.num_heads, -1]
     return [
-        (x @ weights[f"{prefix}{name}/kernel"]).reshape(
-            [*x.shape[:3], layer.num_heads, -1]
-        )
+        (x @ weights[f"{prefix}{name}/kernel"]).reshape(size)
         for name in ("queries", "keys", "values")
     ]
 
@@ -55,32 +52,25 @@ def naive_attention(
     b, height, width, h, k = queries.shape
     surround = [(0, 0), (padding, padding), (padding, padding), (0, 0), (0, 0)]
     keys, values = np.pad(keys, surround), np.pad(values, surround)
-    places = list(
-        itertools.product(
-            range(-padding, height + padding), range(-padding, width + padding)
-        )
-    )
     outputs = np.zeros([b, height, width, h, values.shape[-1]])
-    for n in itertools.product(range(height), range(width)):
-        context = [m for m in places if sees(n, m)]
+    for n in np.ndindex(height, width):
         logits, seen = [], []
         row, column = place(n)
-        for y, x in context:
-            key = keys[:, y + padding, x + padding] + embedding(y - row, x - column)
-            logits.append(
-                np.einsum("bhk,bhk->bh", queries[:, n[0], n[1]], key) / np.sqrt(k)
-            )
-            seen.append(values[:, y + padding, x + padding])
-        weights = np.exp(np.array(logits) - np.max(logits, axis=0))
-        outputs[:, n[0], n[1]] = np.einsum(
-            "mbh,mbhv->bhv", weights / weights.sum(axis=0), seen
-        )
+        for i, j in np.ndindex(keys.shape[1:3]):
+            y, x = i - padding, j - padding
+            if sees(n, (y, x)):
+                key = keys[:, i, j] + embedding(y - row, x - column)
+                logits.append((queries[:, *n] * key).sum(-1) / np.sqrt(k))
+                seen.append(values[:, i, j])
+        weights = special.softmax(logits, axis=0)
+        outputs[:, *n] = np.einsum("mbh,mbhv->bhv", weights, seen)
     return outputs.reshape([b, height, width, -1])
 
 
 def offsets_of(layer, join):
     """The embedding of an offset: the `sum` or `np.concatenate` of those of its height and width."""
-    rows, columns = weights_of(layer)["height_table"], weights_of(layer)["width_table"]
+    weights = weights_of(layer)
+    rows, columns = weights["height_table"], weights["width_table"]
     return lambda dy, dx: join(
         [rows[dy + len(rows) // 2], columns[dx + len(columns) // 2]]
     )
@@ -97,11 +87,9 @@ def naive_halo_attention(layer, x):
 
     # Compact offsets count a block's second query to be next to its first.
     def place(n):
-        return (
-            [i // block * block + i % block // strides for i in n]
-            if layer.compact_offsets
-            else n
-        )
+        if not layer.compact_offsets:
+            return n
+        return [i // block * block + i % block // strides for i in n]
 
     padding = 0 if layer.mask_padding else block + halo
     embedding = offsets_of(layer, sum if layer.positions == "added" else np.concatenate)
@@ -127,8 +115,8 @@ def lambda_by_equations(layer, x, context=None, mask=None, padding_mask=None):
     if padding_mask is not None and context is None:
         places = np.asarray(padding_mask, bool).reshape(places.shape)
     context = x if context is None else context
-    kept = (slice(None), *[slice(None, None, step) for step in steps])
-    x, places = x[kept], places[kept]
+    kept = [slice(None, None, step) for step in steps]
+    x, places = x[:, *kept], places[:, *kept]
     size, context_size = x.shape[1:-1], context.shape[1:-1]
 
     def project(y, name, *depth):
@@ -201,11 +189,10 @@ def averages(y, places, pools, strides):
     outputs = np.zeros([len(y), *map(len, windows), y.shape[-1]])
     for place in np.ndindex(outputs.shape[1:-1]):
         window = [along[i] for along, i in zip(windows, place, strict=True)]
-        seen = places[(slice(None), *window)].reshape([len(y), -1, 1])
-        total = (
-            y[(slice(None), *window)].reshape([len(y), seen.shape[1], -1]) * seen
-        ).sum(1)
-        outputs[(slice(None), *place)] = total / np.maximum(seen.sum(1), 1)
+        seen = places[:, *window].reshape([len(y), -1, 1])
+        here = y[:, *window].reshape([*seen.shape[:2], -1])
+        total = (here * seen).sum(1)
+        outputs[:, *place] = total / np.maximum(seen.sum(1), 1)
     return outputs
 
 
@@ -225,6 +212,4 @@ def normalized(keys, visible, layer):
 def randomize(layer, seed=0):
     """Sets random weights, so that no batch normalization is the identity."""
     rng = np.random.default_rng(seed)
-    layer.set_weights(
-        [rng.uniform(0.5, 1.5, weight.shape) for weight in layer.get_weights()]
-    )
+    layer.set_weights([rng.uniform(0.5, 1.5, x.shape) for x in layer.weights])

@@ -25,9 +25,6 @@ from lambdanet.errors import unknown
 TRAIN = ["train", "--recipe=digits"]
 RUN = [*TRAIN, "--model_dir=DIR/x"]
 run = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
-for_each_command = pytest.mark.parametrize(
-    "command", cli.COMMANDS, ids=lambda command: command.name
-)
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
@@ -41,24 +38,16 @@ def test_overview_lists_every_command(words, capsys):
         )
 
 
-@for_each_command
-def test_help_has_usage_flags_and_examples(command, capsys):
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+def test_help_has_usage_flags_and_valid_examples(command, capsys):
     assert cli.main([*command.name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: lambdanet {command.name}")
     assert "examples:\n" in shown
     for option in command.options:
         assert option.help and f"  {option}  " in shown and option.help in shown
-
-
-@for_each_command
-def test_examples_are_valid(command):
-    assert command.examples
     for example in command.examples:
-        assert (
-            example.startswith(f"lambdanet {command.name} ")
-            or example == f"lambdanet {command.name}"
-        )
+        assert f"{example} ".startswith(f"lambdanet {command.name} ")
         parse(command, shlex.split(example)[len(command.name.split()) + 1 :])
 
 
@@ -117,10 +106,6 @@ def test_unknown_lists_at_most_20_names():
         "; accepted: " + ", ".join(names[:20])
     )
     assert str(unknown("name", "qqq", names)).endswith("n18, n19 and 1 more")
-    assert (
-        str(unknown("name", "qqq", names, see="`list`"))
-        == "unknown name 'qqq'; see `list`"
-    )
 
 
 def test_version(capsys):
@@ -131,7 +116,6 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["trian"], "unknown command 'trian'; did you mean train"),
         (["train"], "`train` needs --recipe and --model_dir"),
         ([*TRAIN, "--model_dir"], "Missing value for flag --model_dir"),
         ([*TRAIN, "--save_every=1.5"], "--save_every must be an integer, got '1.5'"),
@@ -168,7 +152,6 @@ def test_version(capsys):
             [*TRAIN, "--model_dir=DIR/file"],
             "model_dir 'DIR/file' cannot be written: 'DIR/file' is not a dir",
         ),
-        (["evaluate", "--model_dir=DIR/no"], "got 'DIR/no'; it is not a directory"),
         (["evaluate", "--model_dir=DIR"], "got 'DIR'; it has no recipe.json"),
         (
             ["evaluate", "--model_dir=DIR", "--backend=torch"],
@@ -190,7 +173,6 @@ def test_version(capsys):
         ),
         (["recipe", "DIR/none.json"], "none.json' does not exist"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_input_error_is_one_line_with_status_2(words, message, tmp_path, capsys):
     (tmp_path / "file").write_text("not a picture")
@@ -251,32 +233,22 @@ def test_backend_in_the_environment_must_train(tmp_path, monkeypatch, capsys):
             ModuleNotFoundError("no official", name="official.vision"),
             "error: no official; install it with pip install 'lambdanet[detection]'",
         ),
+        (RecursionError(), None),
+        (MemoryError(), None),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), None),
     ],
-    ids=["interrupted", "full disk", "missing package", "missing Model Garden"],
 )
-def test_system_error_is_one_line(monkeypatch, capsys, error, message):
+def test_system_error_alone_is_one_line(monkeypatch, capsys, error, message):
+    """One that is not expected is left to Python."""
     monkeypatch.setattr(
         "lambdanet.models.names.list_models", mock.Mock(side_effect=error)
     )
+    if message is None:
+        with pytest.raises(type(error)):
+            cli.main(["list"])
+        return
     assert cli.main(["list"]) == (130 if message == "interrupted" else 1)
     assert capsys.readouterr().err == f"lambdanet: {message}\n"
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RecursionError(),
-        MemoryError(),
-        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_unexpected_error_propagates(monkeypatch, error):
-    monkeypatch.setattr(
-        "lambdanet.models.names.list_models", mock.Mock(side_effect=error)
-    )
-    with pytest.raises(type(error)):
-        cli.main(["list"])
 
 
 def test_list_and_info_print_the_size(capsys):
@@ -354,7 +326,6 @@ def test_stdout_escapes_characters_it_cannot_encode(encoding):
             2,
             "lambdanet: error: unknown command 'nope'; did you mean info or recipe?\n",
         ),
-        ("nope", "2>&-", 2, ""),
     ],
 )
 def test_closed_streams_become_the_null_device(words, closed, status, shown):
@@ -374,15 +345,11 @@ def test_closed_stdout_is_not_reused_by_a_file(tmp_path):
 def test_large_picture_gives_no_warning(monkeypatch, tmp_path):
     Image.new("1", (30, 30)).save(tmp_path / "large.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 899)
-    assert (
-        command_line.exit_status(
-            "x", lambda: Image.open(tmp_path / "large.png").close()
-        )
-        == 0
-    )
+    opened = functools.partial(Image.open, tmp_path / "large.png")
+    assert command_line.exit_status("x", lambda: opened().close()) == 0
     # Suppressed by exit_status alone.
     with pytest.raises(Image.DecompressionBombWarning):
-        Image.open(tmp_path / "large.png")
+        opened()
 
 
 def test_model_without_gradients_gives_no_warning(tmp_path, caplog):

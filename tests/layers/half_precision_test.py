@@ -78,8 +78,7 @@ def test_grad_cam_of_large_half_maps():
 @pytest.mark.parametrize("dtype", HALVES)
 def test_windows_of_large_numbers_have_their_mean(rank, dtype):
     x = K.cast(np.full([1, *[5] * rank, 2], 40_000.0), dtype)
-    means = pooling.mean(x, [3] * rank, [2] * rank)
-    means = [means]
+    means = [pooling.mean(x, [3] * rank, [2] * rank)]
     if rank == 2:
         means.append(compat.AveragePooling2D(3, 2, "same", dtype=dtype)(x))
     for found in means:
@@ -106,11 +105,9 @@ def test_channel_scales_are_those_of_a_normalization(dtype):
     i = keras.Input([4, 4, 3], dtype=dtype)
     norm = keras.layers.BatchNormalization(dtype=f"mixed_{dtype}")
     model = keras.Model(i, norm(i))
-    norm.set_weights(
-        [np.ones(3), np.zeros(3), np.array([1000.0, 0, -300]), np.full(3, 7.0)]
-    )
+    means = [1000, 0, -300]
+    norm.set_weights([*np.float32([[1] * 3, [0] * 3, means, [7] * 3])])
     fast = lambdanet.for_inference(model)
     assert any(isinstance(part, lambdanet.ChannelAffine) for part in fast.layers)
-    x = halved(images(2, 4, 4, 3) * 8 + [1000, 0, -300], dtype)
-    expected = (x - [1000, 0, -300]) / 7.001**0.5
-    assert_close(fast(x), expected, 1e-2)
+    x = halved(images(2, 4, 4, 3) * 8 + means, dtype)
+    assert_close(fast(x), (x - means) / 7.001**0.5, 1e-2)

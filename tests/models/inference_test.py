@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The form of a model for inference computes the same with fewer layers, and with constant tables."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -21,18 +23,12 @@ from lambdanet import LambdaLayer
 from lambdanet.backend import compat
 
 layers = keras.layers
-TRAINING_ONLY = {
-    layers.BatchNormalization,
-    layers.Dropout,
-    lambdanet.StochasticDepth,
-}
+weekly = partial(pytest.param, marks=pytest.mark.weekly)
 
 
 def outputs(model, x):
-    return [
-        output.numpy()
-        for output in tf.nest.flatten(model(tf.cast(x, model.inputs[0].dtype)))
-    ]
+    found = model(tf.cast(x, model.inputs[0].dtype))
+    return [output.numpy() for output in tf.nest.flatten(found)]
 
 
 def assert_equal(model, found, x, tolerance=1e-9):
@@ -59,14 +55,11 @@ def user_model():
     read_twice = layers.Conv2D(4, 1, name="read_twice")(x)
     x = layers.BatchNormalization(name="kept")(read_twice) + read_twice
     x = layers.Dropout(0.3)(layers.GaussianNoise(0.1)(x), training=False)
-    shared, norms = (
-        layers.Dense(5, name="shared"),
-        [layers.BatchNormalization(scale=False) for _ in "ab"],
-    )
-    x = norms[0](shared(x)) + norms[1](shared(x))
-    inner = keras.Sequential(
-        [keras.Input([None, None, 5]), layers.Conv2D(6, 1), layers.BatchNormalization()]
-    )
+    shared = layers.Dense(5, name="shared")
+    first, second = (layers.BatchNormalization(scale=False)(shared(x)) for _ in "ab")
+    x = first + second
+    inner = keras.Sequential([layers.Conv2D(6, 1), layers.BatchNormalization()])
+    inner.build([None, None, None, 5])
     x = keras.ops.relu(inner(x) + inner(x))[:, ::2]
     x = layers.BatchNormalization(axis=2, name="along_width")(x)
     x = LambdaLayer(8, scope=5, position_bias=True)(x, context=x)
@@ -84,13 +77,10 @@ def test_other_models_compute_the_same(double_precision, tmp_path):
     x = {"images": tf.cast(images(2, 8, 6, 3), "float64")}
     for name, expected in model(x).items():
         np.testing.assert_allclose(fast(x)[name], expected, atol=1e-12)
-    folded = [
-        layer.name
-        for layer in fast.layers
-        if isinstance(layer, (lambdanet.ChannelAffine, layers.BatchNormalization))
-    ]
-    assert folded[:3] == ["first", "after_relu", "kept"]
-    assert folded[-2:] == ["along_width", "last"] and len(folded) == 7
+    kinds = lambdanet.ChannelAffine, layers.BatchNormalization
+    kept = [layer.name for layer in fast.layers if isinstance(layer, kinds)]
+    assert kept[:3] == ["first", "after_relu", "kept"]
+    assert kept[-2:] == ["along_width", "last"] and len(kept) == 7
     assert isinstance(fast.get_layer("along_width"), layers.BatchNormalization)
     assert_equal_arrays(model.get_weights(), before)
     # The original has no second call.
@@ -99,11 +89,20 @@ def test_other_models_compute_the_same(double_precision, tmp_path):
     np.testing.assert_array_equal(loaded(x)["map"], fast(x)["map"])
 
 
+def inner_model(*layers_of_it):
+    return keras.Sequential([keras.Input([6, 6, 3]), *layers_of_it])
+
+
+def folded(norm, kind, *arguments, **options):
+    """A function that makes a model of a layer, and a normalization that can be folded into it."""
+    return lambda: inner_model(
+        kind(*arguments, **options), layers.BatchNormalization(**norm)
+    )
+
+
 def test_model_for_inference_does_not_train(tmp_path):
     """Nor does a saved one, alone; on each backend of Keras 3 see programs/keras_tests.py."""
-    fast = lambdanet.for_inference(
-        inner_model(layers.Conv2D(3, 1), layers.BatchNormalization())
-    )
+    fast = lambdanet.for_inference(folded({}, layers.Conv2D, 3, 1)())
     loaded, x = reloaded(fast, tmp_path), images(2, 6, 6, 3)
     np.testing.assert_array_equal(loaded(x, training=False), fast(x))
     loaded.compile("sgd", "mse")
@@ -124,19 +123,15 @@ class TrainedInside(layers.Layer):
         return self.norm(inputs, training=True)
 
 
-def inner_model(*layers_of_it):
-    return keras.Sequential([keras.Input([6, 6, 3]), *layers_of_it])
-
-
 @pytest.mark.parametrize(
     "trained",
     [
-        lambda: inner_model(layers.Conv2D(3, 1), layers.BatchNormalization()),
+        folded({}, layers.Conv2D, 3, 1),
         lambda: inner_model(layers.Conv2D(3, 1), layers.Dropout(0.5, seed=1)),
-        lambda: TrainedInside(),
+        TrainedInside,
         lambda: LambdaLayer(4, scope=3),
-        lambda: lambdanet.PooledBatchNormalization(),
-        lambda: layers.BatchNormalization(),
+        lambdanet.PooledBatchNormalization,
+        layers.BatchNormalization,
     ],
 )
 def test_a_layer_called_for_training_is_copied_as_it_is(trained, double_precision):
@@ -176,28 +171,16 @@ def frozen(layer, part):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: small_model("lamhalobotnet50ts_256", 32),
-        lambda: small_model("lambda_resnet_50", 32),
-        lambda: small_model("resnet_50_axial_attention", 32),
-        lambda: small_model("mobilenet_v2_lambda", 32),
-        pytest.param(lambda: small_model("halonet_h0", 32), marks=pytest.mark.weekly),
-        pytest.param(
-            lambda: small_model("efficientnet_b0", 32), marks=pytest.mark.weekly
-        ),
-        lambda: inner_model(
-            layers.Conv2D(4, 1), layers.BatchNormalization(renorm=True)
-        ),
-        lambda: inner_model(
-            layers.Conv2D(6, 3, groups=3, use_bias=False), layers.BatchNormalization()
-        ),
-        lambda: inner_model(
-            layers.Dense(6, bias_initializer="normal"),
-            layers.BatchNormalization(scale=False),
-        ),
-        lambda: inner_model(
-            layers.DepthwiseConv2D(3, depth_multiplier=2),
-            layers.BatchNormalization(center=False),
-        ),
+        partial(small_model, "lamhalobotnet50ts_256", 32),
+        partial(small_model, "lambda_resnet_50", 32),
+        partial(small_model, "resnet_50_axial_attention", 32),
+        partial(small_model, "mobilenet_v2_lambda", 32),
+        weekly(partial(small_model, "halonet_h0", 32)),
+        weekly(partial(small_model, "efficientnet_b0", 32)),
+        folded({"renorm": True}, layers.Conv2D, 4, 1),
+        folded({}, layers.Conv2D, 6, 3, groups=3, use_bias=False),
+        folded({"scale": False}, layers.Dense, 6, bias_initializer="normal"),
+        folded({"center": False}, layers.DepthwiseConv2D, 3, depth_multiplier=2),
         lambda: inner_model(layers.Dense(4, activation=relu), layers.Activation(relu)),
         shared_means,
         lambda: frozen(
@@ -219,8 +202,9 @@ def test_nothing_for_training_is_left():
     fast = lambdanet.for_inference(
         lambdanet.create_model("lambda_resnet_tiny", **rates)
     )
-    kinds = set(map(type, compat.sublayers(fast)))
-    assert not kinds & TRAINING_ONLY and not fast.trainable_weights
+    kinds = {layers.BatchNormalization, layers.Dropout, lambdanet.StochasticDepth}
+    assert not kinds & {*map(type, compat.sublayers(fast))}
+    assert not fast.trainable_weights
 
 
 def test_inputs_and_outputs_keep_their_names():
@@ -253,30 +237,25 @@ def on_maps(layer, size=6):
 
 
 TABLES = {
-    "local": (
-        lambda: LambdaLayer(8, scope=5, implementation="einsum"),
-        (36 * 16, 36),
-    ),
+    "local": (partial(LambdaLayer, 8, scope=5, implementation="einsum"), 36 * 16 * 36),
     "stretched": (
-        lambda: LambdaLayer(
+        partial(
+            LambdaLayer,
             8,
             scope=None,
             map_size=4,
             resize="interpolate",
             implementation="query_first",
         ),
-        (36 * 16, 36),
+        36 * 16 * 36,
     ),
     "unstructured": (
-        lambda: LambdaLayer(8, position="unstructured", intra_depth=2),
-        (36 * 16, 72),
+        partial(LambdaLayer, 8, position="unstructured", intra_depth=2),
+        36 * 16 * 72,
     ),
-    "global": (lambda: lambdanet.GlobalAttention(8, num_heads=2), (36, 12, 4)),
-    "axial": (lambda: lambdanet.AxialAttention(8, num_heads=2), (6, 6, 4)),
-    "halo": (
-        lambda: lambdanet.HaloAttention(8, num_heads=2, block_size=2, halo_size=1),
-        (4, 8, 4),
-    ),
+    "global": (partial(lambdanet.GlobalAttention, 8, 2), 36 * 12 * 4),
+    "axial": (partial(lambdanet.AxialAttention, 8, 2), 6 * 6 * 4),
+    "halo": (partial(lambdanet.HaloAttention, 8, 2, 2, 1), 4 * 8 * 4),
 }
 
 
@@ -293,7 +272,7 @@ def test_tables_are_constants_while_they_are_equal(name):
             for operation in branch.graph.get_operations():
                 if operation.type == "Const":
                     sizes.append(operation.outputs[0].shape.num_elements())
-    assert np.prod(expanded) in sizes
+    assert expanded in sizes
 
 
 def set_weights(model, weights, path):
@@ -323,9 +302,8 @@ FIRST = "local"
     [FIRST, *(pytest.param(x, marks=pytest.mark.slow) for x in TABLES if x != FIRST)],
 )
 def test_new_weights_hold_in_what_was_traced(name, tmp_path):
-    fast, other = (
-        lambdanet.for_inference(on_maps(TABLES[name][0]())) for _ in range(2)
-    )
+    make, _ = TABLES[name]
+    fast, other = (lambdanet.for_inference(on_maps(make())) for _ in "ab")
     x = images(2, 6, 6, 3)
     fast.compile("sgd", "mse")
     plain, compiled = (tf.function(fast, jit_compile=jit) for jit in (False, True))
@@ -383,9 +361,8 @@ def test_half_precision_stays():
         i = keras.Input([8, 8, 3])
         x = layers.BatchNormalization()(layers.Conv2D(8, 3)(i))
         x = layers.BatchNormalization()(LambdaLayer(8, scope=3)(x))
-        x = layers.BatchNormalization(dtype="float32", name="wide")(
-            layers.Conv2D(8, 1)(x)
-        )
+        x = layers.Conv2D(8, 1)(x)
+        x = layers.BatchNormalization(dtype="float32", name="wide")(x)
         x = layers.GlobalAveragePooling2D()(x)
         model = keras.Model(i, layers.Dense(4, dtype="float32")(x))
     randomize_normalizations(model)
@@ -415,7 +392,7 @@ class WithoutConfig(layers.Layer):
     ("model", "message"),
     [
         (
-            lambda: Subclassed(),
+            Subclassed,
             "model must be a functional model, or a Sequential one with an Input, got ",
         ),
         (lambda: "resnet_50", "got 'resnet_50'"),

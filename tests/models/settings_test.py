@@ -4,7 +4,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import assert_close, images
+from helpers import assert_close, images, reloaded
 from refusals import refused
 
 import lambdanet
@@ -13,10 +13,10 @@ from lambdanet.backend import compat
 SMALL = {"num_classes": 3, "input_size": 32}
 
 
-def backbone():
+def backbone(**options):
     from lambdanet.models.keras_hub_backbone import LambdaNetBackbone
 
-    return LambdaNetBackbone("lambda_resnet_tiny", {"input_size": 32})
+    return LambdaNetBackbone("lambda_resnet_tiny", {"input_size": 32}, **options)
 
 
 def stream():
@@ -49,19 +49,12 @@ BUILDERS |= {name: zoo(name) for name in LARGE}
 @pytest.fixture
 def settings():
     """Restores the settings."""
-    before = keras.config.image_data_format(), keras.config.epsilon()
-    floatx = keras.config.floatx()
-    yield keras.config
-    keras.config.set_image_data_format(before[0])
-    keras.config.set_epsilon(before[1])
-    keras.config.set_floatx(floatx)
-
-
-def inputs_of(model):
-    shapes = keras.tree.map_structure(lambda x: x.shape, model.input)
-    if isinstance(shapes, dict):
-        return {x.name: np.ones([2, *x.shape[1:]], "float32") for x in model.inputs}
-    return images(2, *model.input_shape[1:])
+    settings = keras.config
+    names = ("image_data_format", "epsilon", "floatx")
+    before = {name: getattr(settings, name)() for name in names}
+    yield settings
+    for name, value in before.items():
+        getattr(settings, f"set_{name}")(value)
 
 
 def built(name):
@@ -85,7 +78,7 @@ def test_settings_of_keras_change_no_network(name, settings):
     if name in LARGE:
         return
     other.set_weights(model.get_weights())
-    x = inputs_of(model)
+    x = keras.tree.map_structure(lambda x: np.abs(images(2, *x.shape[1:])), model.input)
     pairs = [keras.tree.flatten(one.predict_on_batch(x)) for one in (other, model)]
     for found, expected in zip(*pairs, strict=True):
         assert_close(found, expected, 1e-5)
@@ -115,18 +108,14 @@ def test_inputs_have_the_type_of_those_of_keras(floatx, settings):
 
 @pytest.mark.slow
 def test_backbone_of_keras_hub_keeps_its_precision(tmp_path):
-    from lambdanet.models.keras_hub_backbone import LambdaNetBackbone
-
-    options = {"input_size": 32}
-    backbone = LambdaNetBackbone("lambda_resnet_tiny", options, dtype="mixed_float16")
-    backbone.save(tmp_path / "backbone.keras")
+    mixed = backbone(dtype="mixed_float16")
     preset = str(tmp_path / "preset")
-    backbone.save_to_preset(preset)
-    plain = LambdaNetBackbone("lambda_resnet_tiny", options)
+    mixed.save_to_preset(preset)
+    plain = backbone()
     for model, expected in (
-        (backbone, "float16"),
-        (keras.models.load_model(tmp_path / "backbone.keras"), "float16"),
-        (LambdaNetBackbone.from_preset(preset, dtype="bfloat16"), "bfloat16"),
+        (mixed, "float16"),
+        (reloaded(mixed, tmp_path), "float16"),
+        (type(mixed).from_preset(preset, dtype="bfloat16"), "bfloat16"),
         (plain, "float32"),
     ):
         assert {layer.compute_dtype for layer in model.layers} == {expected}

@@ -3,10 +3,9 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import with_gradients
+from helpers import relative_error, with_gradients
 from refusals import refused
 
 from lambdanet.backend import device
@@ -17,25 +16,13 @@ from lambdanet.ops.products import Product, in_chunks, query_first
 from lambdanet.ops.tpu import products
 
 CPU, TPU = device.DEVICES["CPU"], device.DEVICES["TPU"]
-PRODUCTS_OF_A_TPU = (products.candidates,)
 pytestmark = pytest.mark.usefixtures("measured_cpu")
 
 
-def problem(side, d, b, r=23, h=4, k=16, u=1, bytes=4, **options):
+def problem(side, d, b, bytes=4, **options):
     size = (side or 64,) * 2
-    return Sizes(
-        b,
-        size,
-        size,
-        (r, r),
-        h,
-        k,
-        d // h,
-        u,
-        bytes=bytes,
-        known=side is not None,
-        **options,
-    )
+    options |= {"bytes": bytes, "known": side is not None}
+    return Sizes(b, size, size, (23, 23), 4, 16, d // 4, 1, **options)
 
 
 def choose(sizes, kind="CPU", forms=None):
@@ -69,9 +56,9 @@ MILLISECONDS = {
 )
 def test_order_is_the_faster_one(kind, sizes):
     lambda_first, query_first = MILLISECONDS[kind][sizes]
-    arguments = ("TPU", PRODUCTS_OF_A_TPU) if kind == "TPU" else ()
-    sizes = problem(*sizes, bytes=2 if kind == "TPU" else 4)
-    assert choose(sizes, *arguments).query_first == (query_first < lambda_first)
+    bytes, forms = (2, (products.candidates,)) if kind == "TPU" else (4, None)
+    form = choose(problem(*sizes, bytes), kind, forms)
+    assert form.query_first == (query_first < lambda_first)
 
 
 def test_large_maps_are_in_blocks_and_chunks():
@@ -144,16 +131,10 @@ def test_rates_follow_whether_tensorflow_uses_onednn(monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     assert device.cpu_speeds() != with_onednn
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
-    for flags, expected in (
-        ("fpu avx2 avx512_vnni", True),
-        ("fpu avx2 avx512f", False),
-    ):
-        monkeypatch.setattr(
-            device.Path,
-            "read_text",
-            lambda path, flags=flags: f"model: 1\nflags\t\t: {flags}\n",
-        )
-        assert (device.cpu_speeds() == with_onednn) == expected
+    for flag in ("avx512_vnni", "avx512f"):
+        text = f"model: 1\nflags\t\t: fpu avx2 {flag}\n"
+        monkeypatch.setattr(device.Path, "read_text", lambda path, text=text: text)
+        assert (device.cpu_speeds() == with_onednn) == (flag == "avx512_vnni")
 
 
 def test_assume_sets_the_kind_of_device():
@@ -164,11 +145,8 @@ def test_assume_sets_the_kind_of_device():
         assert device.kind() == "TPU"
         raise RuntimeError("inside")
     assert device.kind() == here
-    with (
-        refused("unknown kind of device 'NPU'; .*CPU"),
-        device.assume("NPU"),
-    ):
-        pass
+    with refused("unknown kind of device 'NPU'; .*CPU"):
+        device.assume("NPU").__enter__()
 
 
 @pytest.mark.parametrize(
@@ -198,9 +176,7 @@ def test_auto_convolves_on_a_cpu(training, jit_compile, convolves):
     ("sizes", "product", "convolution"),
     [
         ((14, 64, 8), 2.4, 3.0),
-        ((14, 256, 8), 2.4, 7.6),
         ((28, 128, 8), 16.9, 16.0),
-        ((56, 64, 1), 6.3, 4.0),
         ((28, 64, 8), 8.8, 8.0),
         ((64, 256, 1), 19.9, 18.7),
     ],
@@ -210,9 +186,7 @@ def test_convolution_of_a_forward_pass(sizes, product, convolution):
     assert isinstance(choose(inference), TwoForms) == (convolution < product)
     with_xla = kernels.choose_form(inference, "auto", KERNELS["CPU"], by_xla=True)
     assert with_xla == choose(problem(*sizes)) and isinstance(with_xla, Product)
-    assert isinstance(choose(inference, "TPU"), Form) and not isinstance(
-        choose(inference, "TPU"), TwoForms
-    )
+    assert not isinstance(choose(inference, "TPU"), TwoForms)
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -235,9 +209,6 @@ def test_gradient_of_a_form_for_the_forward_pass(traced):
     inputs = [
         tf.random.stateless_normal(shape, [0, i]) / 4 for i, shape in enumerate(shapes)
     ]
-    results = (
-        with_gradients(function(needs_gradient), inputs)
-        for needs_gradient in (True, False)
-    )
-    for a, b in zip(*results, strict=True):
-        assert np.linalg.norm(a - b) < 1e-5 * np.linalg.norm(b)
+    results = (with_gradients(function(needed), inputs) for needed in (True, False))
+    for found, expected in zip(*results, strict=True):
+        assert relative_error(found, expected) < 1e-5

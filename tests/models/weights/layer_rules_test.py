@@ -16,9 +16,9 @@ CHANNELS, HEADS, KEY, VALUE = 6, 2, 5, 3
 NORM = ("weight", "bias", "running_mean", "running_var")
 
 
-def random_tensors(shapes, seed=0):
+def random_tensors(shapes):
     """Tensors of these shapes, by name; kernels keep the size of what they are applied to."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     tensors = {}
     for name, shape in shapes.items():
         values = random.normal(size=shape) * np.prod(shape[1:], dtype=float) ** -0.5
@@ -28,21 +28,19 @@ def random_tensors(shapes, seed=0):
     return tensors
 
 
-def torch_shapes(names, axes, u, norms=True):
+def torch_shapes(names, axes, u):
     """The projections of a layer in PyTorch; `names` are those of queries, keys, values and their norms."""
     widths = HEADS * KEY, u * KEY, u * VALUE
     shapes = {}
     for name, width in zip(names[:3], widths, strict=True):
         shapes[f"{name}.weight"] = (width, CHANNELS, *[1] * axes)
-    for name, width in zip(names[3:], widths[::2], strict=True):
-        for tensor in NORM:
-            if norms:
-                shapes[f"{name}.{tensor}"] = (width,)
+    for name, width in zip(names[3:], widths[::2], strict=names is not ATOMMIC):
+        shapes |= {f"{name}.{tensor}": (width,) for tensor in NORM}
     return shapes
 
 
 LUCIDRAINS = ("to_q", "to_k", "to_v", "norm_q", "norm_v")
-ATOMMIC = ("to_q.0", "to_k.0", "to_v.0", "norm_q", "norm_v")
+ATOMMIC = ("to_q.0", "to_k.0", "to_v.0")  # without norms
 TEMPORAL = ("queries.0", "keys.0", "values.0", "queries.1", "values.1")
 
 
@@ -64,9 +62,9 @@ def expected_outputs(tensors, names, x, embeddings, content=True, bias="pos_conv
             return y.reshape(*y.shape[:2], -1, u)
         return y.reshape(*y.shape[:2], u, -1).swapaxes(-1, -2)
 
-    queries = project(names[0], names[3]).reshape(b, -1, HEADS, KEY)
+    queries = project(names[0], *names[3:4]).reshape(b, -1, HEADS, KEY)
     keys = apart(project(names[1]))
-    values = apart(project(names[2], names[4]))
+    values = apart(project(names[2], *names[4:]))
     if content:
         outputs = reference.apply_lambdas(queries, keys, values, embeddings)
     else:
@@ -90,10 +88,7 @@ def kernel_last(kernel):
 def table_of(position, tensor, axes):
     """The table [*sides, k, u] that a tensor of positions is."""
     if position == "rel_pos_emb":
-        square = axes == 1
-        return (
-            tensor[np.arange(len(tensor)), np.arange(len(tensor))] if square else tensor
-        )
+        return np.einsum("ss...->s...", tensor) if axes == 1 else tensor
     if tensor.ndim == 2:
         return tensor[np.newaxis]
     return kernel_last(tensor.reshape(KEY, -1, *tensor.shape[-axes:]))
@@ -114,8 +109,8 @@ CASES = {
 }  # fmt: skip
 
 
-def layer_for(size, kind=lambdanet.LambdaLayer, num_heads=HEADS, **options):
-    layer = kind(HEADS * VALUE, num_heads=num_heads, key_dim=KEY, **options)
+def layer_for(size, kind=lambdanet.LambdaLayer, **options):
+    layer = kind(HEADS * VALUE, num_heads=HEADS, key_dim=KEY, **options)
     layer.build((None, *size, CHANNELS))
     return layer
 
@@ -130,10 +125,9 @@ def maps(size):
 
 def state_and_layer(case, **arguments):
     names, size, u, position, shape, options = CASES[case]
-    norms = names is not ATOMMIC
     axes = 2 if case == "stacks" else len(size)
-    shapes = {**torch_shapes(names, axes, u, norms), position: shape}
-    options = {"intra_depth": u, "use_batch_norm": norms, **options}
+    shapes = {**torch_shapes(names, axes, u), position: shape}
+    options = {"intra_depth": u, "use_batch_norm": names is not ATOMMIC, **options}
     if position == "pos_conv.weight":
         shapes["pos_conv.bias"] = (KEY,)
         options["position_bias"] = True
@@ -164,16 +158,14 @@ def test_outputs_across_slices_equal_those_of_the_tensors(kernel):
     x = maps((4, 3, 5))
     table = table_of("pos_conv.weight", tensors["pos_conv.weight"], 2)
     embeddings = by_offset(table, (3, 5))
-    slices = [
-        expected_outputs(tensors, LUCIDRAINS, x[:, s], embeddings) for s in range(4)
-    ]
-    expected = np.stack(slices, axis=1)
+    slices = np.moveaxis(x, 1, 0)
+    expected = [expected_outputs(tensors, LUCIDRAINS, y, embeddings) for y in slices]
+    expected = np.stack(expected, axis=1)
     # Each position of the map alone is a sequence of slices.
     across = by_offset(kernel_last(tensors["tem_conv.weight"][:, :, 0]), (4,))
     for place in np.ndindex(3, 5):
-        here = (slice(None), slice(None), *place)
-        expected[here] += expected_outputs(
-            tensors, LUCIDRAINS, x[here], across, False, "tem_conv.bias"
+        expected[:, :, *place] += expected_outputs(
+            tensors, LUCIDRAINS, x[:, :, *place], across, False, "tem_conv.bias"
         )
     check_equal(layer, x, expected)
 
@@ -295,7 +287,7 @@ def test_outputs_equal_those_of_lucidrains(theirs, ours):
     module = networks.LambdaLayer(CHANNELS, **arguments).eval()
     random = random_tensors({n: t.shape for n, t in module.state_dict().items()})
     counters = {n: t for n, t in module.state_dict().items() if not t.shape}
-    state = {n: torch.from_numpy(t) for n, t in random.items() if n not in counters}
+    state = {n: torch.tensor(t) for n, t in random.items()}
     module.load_state_dict(state | counters)
     with torch.inference_mode():
         expected = module(torch.from_numpy(x).movedim(-1, 1)).movedim(1, -1)

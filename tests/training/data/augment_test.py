@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Augmentation of images: against arithmetic, within its bounds, and dependent on the seed alone."""
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,11 +16,14 @@ from lambdanet.training.data.image_bytes import Decoded
 SEEDS = [tf.constant([0, number], tf.int64) for number in range(40)]
 
 
+def _square(pixels):
+    return pixels / 255
+
+
 def _naive_affine(image, seed):
     """Rotates, zooms and shifts about the center, with SciPy's interpolation."""
-    turn, zoom, shift_x, shift_y = tf.random.stateless_uniform(
-        [4], seed, -1.0, 1.0
-    ).numpy()
+    drawn = tf.random.stateless_uniform([4], seed, -1.0, 1.0)
+    turn, zoom, shift_x, shift_y = drawn.numpy()
     height, width, _ = image.shape
     angle, scale = augment.MAX_TURN * turn, 1 + augment.MAX_ZOOM * zoom
     y, x = np.mgrid[:height, :width]
@@ -53,26 +54,15 @@ def test_random_window_is_inside_image(shape):
         top, left, height, width = augment.random_window(
             tf.constant(shape), seed
         ).numpy()
-        assert (
-            top >= 0
-            and left >= 0
-            and top + height <= shape[0]
-            and left + width <= shape[1]
-        )
+        assert 0 <= top <= shape[0] - height and 0 <= left <= shape[1] - width
         if shape == (40, 60, 3):
-            assert (
-                0.06 < height * width / (40 * 60) <= 1 and 0.65 < width / height < 1.5
-            )
+            assert 0.06 < height * width / 2400 and 0.65 < width / height < 1.5
 
 
 def test_crop_flip_is_window_or_its_mirror_image():
     """On an image whose pixels are their positions."""
-    rows, columns = np.meshgrid(
-        np.arange(0, 200, 2), np.arange(0, 200, 2), indexing="ij"
-    )
-    image = Decoded(
-        np.stack([rows, columns, np.zeros_like(rows)], axis=-1).astype(np.uint8)
-    )
+    rows, columns = 2 * np.indices([100, 100])
+    image = Decoded(np.stack([rows, columns, 0 * rows], axis=-1).astype(np.uint8))
     mirrored = []
     for seed in SEEDS:
         # A random window is no central square.
@@ -86,8 +76,7 @@ def test_crop_flip_is_window_or_its_mirror_image():
 
 def test_flip_is_the_image_or_its_mirror_image():
     image = noise(32, 32, 3)
-    square = lambda pixels: pixels / 255  # noqa: E731
-    shown = [augment.flip(Decoded(image), 32, square, seed) for seed in SEEDS]
+    shown = [augment.flip(Decoded(image), 32, _square, seed) for seed in SEEDS]
     mirrored = [np.array_equal(x, image[:, ::-1]) for x in shown]
     same = [np.array_equal(x, image) for x in shown]
     assert all(a != b for a, b in zip(mirrored, same, strict=True))
@@ -99,19 +88,14 @@ def test_padded_crop_is_image_shifted_over_black():
     padded = np.pad(image, [(4, 4), (4, 4), (0, 0)])
     offsets = set()
     for seed in SEEDS:
-        shown = augment.padded_crop_flip(
-            Decoded(image), 32, lambda pixels: pixels / 255, seed
-        )
-        crops = enumerate([shown, shown[:, ::-1]])
-        found = [
+        shown = augment.padded_crop_flip(Decoded(image), 32, _square, seed)
+        crops = shown, shown[:, ::-1]
+        (found,) = (
             (top, left, mirrored)
-            for (mirrored, crop), top, left in itertools.product(
-                crops, range(9), range(9)
-            )
-            if np.array_equal(crop, padded[top : top + 32, left : left + 32])
-        ]
-        assert len(found) == 1
-        offsets |= set(found)
+            for mirrored, top, left in np.ndindex(2, 9, 9)
+            if np.array_equal(crops[mirrored], padded[top:, left:][:32, :32])
+        )
+        offsets.add(found)
     assert len(offsets) > 25
 
 
@@ -161,13 +145,8 @@ SETTINGS = [
 @pytest.mark.parametrize("fields", SETTINGS, ids=str)
 def test_augmentations_have_size_and_depend_on_seed(fields):
     """Whatever the global seed is."""
-    changes = {
-        "augmentation": "none",
-        "randaugment_layers": 0,
-        "input_size": 16,
-        **fields,
-    }
-    recipe = recipe_with("digits", **changes)
+    plain = {"augmentation": "none", "randaugment_layers": 0, "input_size": 16}
+    recipe = recipe_with("digits", **plain | fields)
     image = Decoded(noise(20, 18, 1))
     shown = []
     for number in (1, 1, *range(2, 10)):
@@ -179,7 +158,4 @@ def test_augmentations_have_size_and_depend_on_seed(fields):
     assert first.shape == (16, 16, channels) and first.dtype == np.uint8
     np.testing.assert_array_equal(first, again)
     changed = max(np.abs(first.astype(int) - other).max() for other in others)
-    if fields == {"augmentation": "none"}:
-        assert changed == 0
-    else:
-        assert changed > 25
+    assert changed == 0 if fields == {"augmentation": "none"} else changed > 25

@@ -70,7 +70,7 @@ def test_each_machine_has_pictures_of_all_classes(tmp_path):
     dataset = _open(_pictures(tmp_path))
     for index in range(3):
         names = _files(dataset, "train", Shard(index, 3))
-        assert {name.split("/")[0] for name in names} == {"cat", "dog"}
+        assert {name[:3] for name in names} == {"cat", "dog"}
 
 
 def test_what_systems_make_is_no_class_and_no_picture(tmp_path, capsys):
@@ -95,7 +95,6 @@ def test_what_systems_make_is_no_class_and_no_picture(tmp_path, capsys):
     ("folders", "message"),
     [
         ([], "folders in .* must be train/CLASS.*, got ..; train_split is 'train'"),
-        (["cats", "dogs"], r"must be train/CLASS.*, got \['cats', 'dogs'\]; train_spl"),
         (["archive/train/cat"], r"must be train/CLASS.*, got \['archive'\]; train_spl"),
         (
             ["train/train/cat", "train/train/dog", "train/validation/dog"],
@@ -140,15 +139,12 @@ def test_other_files_end_the_run(tmp_path):
         open_dataset(RECIPE, tmp_path, BadRecords(100)).check()
 
 
-@pytest.mark.parametrize("content", ["nothing", "a hidden picture", "an empty folder"])
-def test_class_without_a_picture_is_refused(tmp_path, content):
+def test_class_without_a_picture_is_refused(tmp_path):
+    """With a hidden one, and a folder without any."""
     _pictures(tmp_path)
     empty = tmp_path / "train" / "wolf"
-    empty.mkdir()
-    if content == "a hidden picture":
-        _picture(empty / ".0.png")
-    elif content == "an empty folder":
-        (empty / "raw").mkdir()
+    (empty / "raw").mkdir(parents=True)
+    _picture(empty / ".0.png")
     with refused("class 'wolf' must be one with pictures, got .*/train/wolf'; remove"):
         _open(tmp_path).check()
     for number in range(2):
@@ -177,9 +173,8 @@ def test_without_validation_one_of_five_pictures_is_held_out(
         return
     assert set(_files(dataset, "validation")) == expected
     dataset.check()
-    number = f"{2 * len(held)} of {2 * count}"
-    made = f"{number} pictures of train, some of each class"
-    line = f"no folder 'validation' in {str(tmp_path)!r}: validation is {made}\n"
+    number = f"{2 * len(held)} of {2 * count} pictures of train, some of each class\n"
+    line = f"no folder 'validation' in {str(tmp_path)!r}: validation is {number}"
     assert capsys.readouterr().out == line
     (tmp_path / "train" / "__MACOSX").mkdir()
     _open(tmp_path).check()
@@ -187,25 +182,24 @@ def test_without_validation_one_of_five_pictures_is_held_out(
 
 
 @pytest.mark.parametrize(
-    ("splits", "wanted", "message"),
+    ("splits", "recipe", "wanted", "message"),
     [
         # A split is made only where there is no other folder.
-        (["train", "test"], None, "unknown split in .* 'validation'; did you mean tra"),
-        (["train"], "test", "unknown split in .*: 'test'; accepted: train"),
+        (["train", "test"], {}, None, "'validation'; did you mean train"),
+        (["train"], {}, "test", "'test'; accepted: train"),
+        # `evaluate` reads another split than the one that selects the best epoch.
+        (["train", "validation"], {"eval_split": "test"}, "validation", "'test'"),
     ],
 )
-def test_other_splits_are_unknown(tmp_path, splits, wanted, message):
+def test_other_splits_are_unknown(tmp_path, splits, recipe, wanted, message):
     _pictures(tmp_path, splits)
-    with refused(message):
-        Dataset.open(RECIPE, str(tmp_path), eval_split=wanted).check()
+    with refused(f"unknown split in .* {message}"):
+        recipe = dataclasses.replace(RECIPE, **recipe)
+        Dataset.open(recipe, str(tmp_path), eval_split=wanted).check()
 
 
-def test_splits_of_later_commands_are_checked(tmp_path):
-    """`evaluate` reads another split than the one that selects the best epoch; `export` needs two classes."""
-    _pictures(tmp_path)
-    with refused("unknown split in .* 'test'"):
-        recipe = dataclasses.replace(RECIPE, eval_split="test")
-        Dataset.open(recipe, str(tmp_path), eval_split="validation").check()
+def test_a_class_alone_is_refused(tmp_path):
+    """`export` needs two classes."""
     fields = write_tfrecord(tmp_path, 3, 1) | {"num_classes": 1}
     with refused(r"classes of dataset tfrecord must be two or more, got \['0'\]"):
         _open(tmp_path, **fields).check()

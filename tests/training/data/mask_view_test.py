@@ -27,8 +27,7 @@ def fitted_maps(augmentation):
     maps = []
     biases = []
     for seed in range(NUM_WINDOWS):
-        seeds = tf.constant([7, seed], tf.int64)
-        picture, mask = (part.numpy() for part in window(seeds))
+        picture, mask = (x.numpy() for x in window(tf.constant([7, seed], tf.int64)))
         # At the border of the picture, it is interpolated with black.
         inside = binary_erosion(mask != IGNORED, iterations=2)
         found = picture[inside][:, :2].astype(float)

@@ -71,11 +71,9 @@ def test_only_outputs_are_floats(exported):
     assert images["dtype"] == np.uint8
     assert images["quantization"] == (1.0, 0)
     assert [*images["shape_signature"]] == [-1, 16, 16, 3]
-    outputs = interpreter.get_output_details()
-    assert {x["dtype"] for x in outputs} == {np.float32}
+    outputs = {x["index"] for x in interpreter.get_output_details()}
     tensors = interpreter.get_tensor_details()
-    floats = [x["index"] for x in tensors if x["dtype"] == np.float32]
-    assert sorted(floats) == sorted(x["index"] for x in outputs)
+    assert {x["index"] for x in tensors if x["dtype"] == np.float32} == outputs
     types = {x["dtype"] for x in tensors}
     assert types == {np.float32, np.int8, np.int32, np.uint8}
 
@@ -170,7 +168,7 @@ def test_run_without_pictures_is_refused(run, tmp_path):
     empty = str(tmp_path / "empty")
     with refused("dataset digits is not on disk: "):
         export_runtimes.export(run, tmp_path / "out", empty, format=FORMAT)
-    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")
@@ -270,31 +268,24 @@ def test_layers_keep_the_range_of_8_bits(layer, tmp_path):
     assert parity.logit_difference < 0.3 * parity.logit_std
 
 
-def _flat(layer):
-    """A model of 4 by 4 pictures, with a layer before its classifier."""
-    images = keras.Input([4, 4, 3])
-    x = keras.layers.Flatten()(layer(images))
-    return keras.Model(images, keras.layers.Dense(2)(x), name="flat")
-
-
 @pytest.fixture
 def flat_export(tmp_path):
-    """A function that exports a flat model with a layer, and its arguments besides."""
+    """A function that exports a model of 4 by 4 pictures, with a layer before its classifier."""
 
-    def export(layer, *arguments, **options):
-        model = _flat(layer)
-        export_runtimes.write(
-            model, tmp_path, 4, MEAN, STD, ["a", "b"], *arguments, **options
-        )
+    def export(layer, format=FORMAT):
+        images = keras.Input([4, 4, 3])
+        x = keras.layers.Flatten()(layer(images))
+        model = keras.Model(images, keras.layers.Dense(2)(x), name="flat")
+        arguments = model, tmp_path, 4, MEAN, STD, ["a", "b"], format
+        export_runtimes.write(*arguments, calibration=_noise(64, size=4))
 
     yield export
     assert not list(tmp_path.iterdir())
 
 
 def test_api_needs_calibration_for_this_format_alone(flat_export):
-    accepted = "left out for the format 'litert', got 'noise'"
-    with refused(f"calibration must be {accepted}"):
-        flat_export(keras.layers.ReLU(), "litert", calibration=_noise(64, size=4))
+    with refused("calibration must be left out for the format 'litert', got 'noise'"):
+        flat_export(keras.layers.ReLU(), "litert")
 
 
 def test_operator_without_8_bits_is_named(flat_export):
@@ -302,7 +293,7 @@ def test_operator_without_8_bits_is_named(flat_export):
     with refused(
         f"'flat' cannot be written as {FORMAT}: these operations have no 8-bit form: .*FloorMod"
     ):
-        flat_export(layer, FORMAT, calibration=_noise(64, size=4))
+        flat_export(layer)
 
 
 def test_model_that_is_another_in_8_bits_is_refused(flat_export):
@@ -315,4 +306,4 @@ def test_model_that_is_another_in_8_bits_is_refused(flat_export):
     keras.utils.set_random_seed(0)
     layer = keras.layers.Lambda(pad_and_cut)
     with refused(f"'flat' cannot be written as {FORMAT}: compared with Keras"):
-        flat_export(layer, FORMAT, calibration=_noise(64, size=4))
+        flat_export(layer)

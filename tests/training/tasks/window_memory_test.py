@@ -80,10 +80,13 @@ def test_mask_of_windows_holds_no_logits():
     assert np.mean(mask == joined[0].argmax(-1)) > 0.999  # logits, but for rounding
 
 
+TOO_SMALL = "window must be at least 32, the distance of windows, got 16"
+
+
 @pytest.mark.parametrize(
     ("window", "overlap", "message"),
     [
-        (16, 0, "window must be at least 32, the distance of windows, got 16"),
+        (16, 0, TOO_SMALL),
         (-5, 64, "window must be a positive integer, got -5"),
         (64.5, 16, "window must be a positive integer, got 64.5"),
         (64, -5, "overlap must be zero or a positive integer, got -5"),
@@ -97,9 +100,8 @@ def test_wrong_windows_are_refused_once(window, overlap, message, tmp_path):
 
 
 def test_wrong_windows_are_refused_before_pictures(monkeypatch, tmp_path):
-    from lambdanet.training.serving import predict as predicting
-
     found = types.SimpleNamespace(has_masks=True)
-    monkeypatch.setattr(predicting, "load_classifier", lambda *_, **__: found)
-    with refused("window must be at least 32, the distance of windows, got 16"):
+    loader = "lambdanet.training.serving.predict.load_classifier"
+    monkeypatch.setattr(loader, lambda *_, **__: found)
+    with refused(TOO_SMALL):
         predict("model", [tmp_path / "missing.png"], window=16)
