@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import pytest
 from helpers import assert_close, randomize_normalizations
-from programs.run_on_engine import images, numpy
+from naive_layers import images
+from programs.run_on_engine import numpy
 from refusals import refused
 from small_models import small_model
 
@@ -48,7 +49,7 @@ def test_maps_of_a_model_give_the_outputs_of_its_layers(tiny):
         assert_close(numpy(maps.outputs()), flat, 1e-4)
     some = implied_attentions(tiny, x, names[-1:], {names[-1]: [0]})
     total = numpy(found[names[-1]].total)
-    np.testing.assert_allclose(numpy(some[names[-1]].total), total[:, :, :1], atol=1e-5)
+    assert_close(numpy(some[names[-1]].total), total[:, :, :1], 1e-5)
 
 
 @pytest.mark.slow
@@ -62,9 +63,7 @@ def test_maps_of_a_layer_that_is_called_twice_with_a_mask():
     pairs = np.tril(np.ones([2, 6, 6], bool))
     found = implied_attentions(model, [x, pairs])
     assert [*found] == ["shared", "shared_2"]
-    np.testing.assert_allclose(
-        numpy(found["shared_2"].outputs()), numpy(model([x, pairs])), atol=1e-5
-    )
+    assert_close(numpy(found["shared_2"].outputs()), numpy(model([x, pairs])), 1e-5)
     assert not np.triu(numpy(found["shared"].total), 1).any()
 
 
@@ -89,7 +88,7 @@ def test_grad_cam_of_a_pooled_map_has_the_weights_of_the_classifier():
         weights = kernel[:, chosen] / 12  # [5, b]
         expected = np.maximum(np.einsum("bhwc,cb->bhw", values, weights), 0)
         found = numpy(grad_cam(model, x, classes))
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        assert_close(found, expected, 1e-6)
 
 
 @pytest.mark.skipif(ENGINE != "tensorflow", reason="depends on names of layers alone")
@@ -116,7 +115,7 @@ def test_integrated_gradients_of_a_linear_model_are_its_terms():
     baseline = np.full([4, 4, 3], 0.5, np.float32)
     kernel = numpy(model.layers[-1].kernel)[:, 1].reshape([4, 4, 3])
     found = integrated_gradients(model, x, 1, baseline, steps=1)
-    np.testing.assert_allclose(numpy(found), (x - baseline) * kernel, atol=1e-6)
+    assert_close(numpy(found), (x - baseline) * kernel, 1e-6)
 
 
 @pytest.mark.parametrize("classes", [None, [1, 0]])
@@ -128,7 +127,7 @@ def test_integrated_gradients_add_up_to_the_difference_of_logits(tiny, classes):
     expected = (logits - numpy(tiny(np.zeros_like(x))))[[0, 1], chosen]
     found = numpy(integrated_gradients(tiny, x, classes, steps=16))
     total = found.sum((1, 2, 3))
-    np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-4)
+    assert_close(total, expected, 1e-3)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_linear_attention_equals_its_attention_map(feature_map):
     weights /= weights.sum(axis=-1, keepdims=True)
     expected = np.einsum("bhnm,bmhv->bnhv", weights, values)
     expected = expected.reshape([2, 3, 4, 8])
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+    assert_close(outputs, expected, 1e-5)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
@@ -84,9 +84,7 @@ def test_efficient_channel_attention_equals_the_loop():
             (kernel[i], means[:, c + i - 2]) for i in range(5) if 0 <= c + i - 2 < 7
         ]
         gate = 1 / (1 + np.exp(-sum(weight * mean for weight, mean in near)))
-        np.testing.assert_allclose(
-            outputs[..., c], x[..., c] * gate[:, None, None], rtol=1e-5, atol=1e-6
-        )
+        assert_close(outputs[..., c], x[..., c] * gate[:, None, None], 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, reloaded
+from helpers import assert_close, images, reloaded
 from naive_layers import weights_by_name
 from refusals import refused
 
@@ -25,8 +25,9 @@ def test_initialization_is_the_papers():
         "position/table": 1.0,
         "keys/kernel": 512**-0.5,
         "values/kernel": 512**-0.5,
+        "queries/kernel": 8192**-0.5,
     }
-    for name, stddev in {**stddevs, "queries/kernel": (16 * 512) ** -0.5}.items():
+    for name, stddev in stddevs.items():
         assert weights[name].numpy().std() == pytest.approx(stddev, rel=0.05)
 
 
@@ -82,7 +83,7 @@ def test_causal_memory_is_linear():
     """A sequence whose table of all pairs would take 16 GB: its end equals the end of a shorter one."""
     layer = LambdaLayer(4, num_heads=1, key_dim=2, scope=9, causal=True, content=False)
     x = images(1, 2**16, 4)
-    np.testing.assert_allclose(layer(x)[:, -8:], layer(x[:, -16:])[:, -8:], atol=1e-5)
+    assert_close(layer(x)[:, -8:], layer(x[:, -16:])[:, -8:], 1e-5)
 
 
 def test_arguments_equal_to_those_of_a_position_embedding():
@@ -123,12 +124,12 @@ def test_a_global_table_on_other_sizes():
     layer(images(1, 6, 6, 8))
     x = images(1, 4, 5, 8)
     framed = tf.pad(x, [[0, 0], [0, 2], [0, 1], [0, 0]])
-    np.testing.assert_allclose(layer(x), layer(framed)[:, :4, :5], atol=1e-5)
+    assert_close(layer(x), layer(framed)[:, :4, :5], 1e-5)
     message = r"the size of the map must be at most \(6, 6\), got \(7, 6\)"
     with pytest.raises(InputError, match=message):
         layer(images(1, 7, 6, 8))
     unknown = tf.function(layer, input_signature=[tf.TensorSpec([None, None, None, 8])])
-    np.testing.assert_allclose(unknown(x), layer(x), atol=1e-5)
+    assert_close(unknown(x), layer(x), 1e-5)
     with pytest.raises(
         tf.errors.InvalidArgumentError, match="larger than the position table"
     ):
@@ -147,7 +148,7 @@ def test_interpolation_stretches_the_table():
             offsets = np.linspace(-1, 1, 2 * size - 1)
             linear = np.stack([offsets[:, None] + 2 * offsets] * 16, axis=-1)
             weight.assign(linear if "table" in name else by_name[name])
-    np.testing.assert_allclose(stretched(x), exact(x), rtol=1e-4, atol=1e-5)
+    assert_close(stretched(x), exact(x), 1e-4)
 
 
 def test_tiny_moving_variances_in_float16_are_finite():
@@ -165,7 +166,7 @@ def test_another_context_in_a_functional_model(tmp_path):
     outputs = LambdaLayer(8, position=None)(inputs, context=context)
     model = keras.Model([inputs, context], outputs)
     x = [images(2, 5, 8), images(2, 9, 6, seed=1)]
-    np.testing.assert_allclose(reloaded(model, tmp_path)(x), model(x), atol=1e-6)
+    assert_close(reloaded(model, tmp_path)(x), model(x), 1e-6)
 
 
 MASK = r"^mask must be of the shape \[n, m\] = \[{}\] or \[b, n, m\] = .*, got \({}\)$"
@@ -231,9 +232,7 @@ def test_mask_of_floats_is_refused_where_its_values_are_not_known():
     layer(x)
     with refused(FLOATS.format("float32")):
         call(x, tf.cast(VISIBLE, tf.float32))
-    np.testing.assert_allclose(
-        call(x, tf.constant(VISIBLE)), layer(x, mask=VISIBLE), atol=1e-6
-    )
+    assert_close(call(x, tf.constant(VISIBLE)), layer(x, mask=VISIBLE), 1e-6)
     inputs = keras.Input([4, 8])
     with refused(FLOATS.format("float32")):
         layer(inputs, mask=keras.Input(batch_shape=[4, 4]))
@@ -258,19 +257,18 @@ def test_mask_of_all_positions_with_strides_is_refused():
     strided = mask.reshape(3, 5, 15)[::2, ::2].reshape(6, 15)
     specs = tf.TensorSpec([None, None, 5, 8]), tf.TensorSpec([None, None], tf.bool)
     call = tf.function(lambda x, mask: layer(x, mask=mask))
-    np.testing.assert_allclose(
+    assert_close(
         call.get_concrete_function(*specs)(x, tf.constant(strided)),
         layer(x, mask=strided),
-        atol=1e-6,
+        1e-6,
     )
 
 
 def test_adapters_are_named_where_plain_weights_are_needed(tmp_path):
     inputs = keras.Input([6, 8])
-    model = keras.Model(
-        inputs, LambdaLayer(8, scope=3, name="mixer")(inputs), name="small"
-    )
-    model.get_layer("mixer")._queries.enable_lora(2)
+    layer = LambdaLayer(8, scope=3, name="mixer")
+    model = keras.Model(inputs, layer(inputs), name="small")
+    layer._queries.enable_lora(2)
     with refused("form for inference needs .* 'queries' of 'mixer' has LoRA: merge"):
         lambdanet.for_inference(model)
     path = tmp_path / "small.safetensors"

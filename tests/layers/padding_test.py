@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from fuzzing import pairwise
-from helpers import assert_equal_arrays
+from helpers import assert_close, assert_equal_arrays
 from naive_layers import images
 from refusals import refused
 
@@ -57,7 +57,7 @@ def test_padded_sequences_equal_their_shorter_forms(options, training, kind):
             weights.append(layer.get_weights())
         shown = -(-length // layer.strides)
         masked, short = outputs
-        np.testing.assert_allclose(masked[:, :shown], short, rtol=1e-4, atol=1e-5)
+        assert_close(masked[:, :shown], short, 1e-4)
         assert_equal_arrays(*weights, rtol=1e-4, atol=1e-5)
 
 
@@ -95,7 +95,7 @@ def test_mask_of_keras_goes_through_pools_of_a_graph():
     expected = [
         y[seen].mean(0) for y, seen in zip(maps.numpy(), shares > 0, strict=True)
     ]
-    np.testing.assert_allclose(model(words), expected, atol=1e-6)
+    assert_close(model(words), expected, 1e-6)
 
 
 def test_keras_mask_of_outputs_is_that_of_the_positions_kept():

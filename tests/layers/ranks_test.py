@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images
+from helpers import assert_close, images
 from refusals import refused
 
 import lambdanet
@@ -76,7 +76,7 @@ def test_padding_masks_of_other_shapes_do_not_run(shape, compiled):
     )
     visible = np.arange(6) < [[3], [6], [1], [4]]
     expected = layer(x, padding_mask=visible)
-    np.testing.assert_allclose(call(x, visible), expected, atol=1e-5)
+    assert_close(call(x, visible), expected, 1e-5)
     wrong = np.reshape(visible, shape)
     with pytest.raises((tf.errors.OpError, InputError)):
         call(x, tf.constant(wrong))
@@ -97,7 +97,7 @@ def test_second_derivatives_of_a_convolution():
                 y = tf.reduce_sum(layer(x) ** 2)
             slopes = inner.gradient(y, x)
         found.append(outer.gradient(slopes, x))
-    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-4)
+    assert_close(*found, 1e-4)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, reloaded
+from helpers import assert_close, images, reloaded
 from refusals import refused
 from small_models import few_block_model, small_model
 
@@ -98,14 +98,10 @@ def test_embedding_is_what_the_classifier_reads(tiny, tmp_path):
     }
     feature_map = found[None]
     assert feature_map.shape == (2, 1, 2, 512)
-    np.testing.assert_allclose(
-        found["avg"], feature_map.mean((1, 2)), rtol=1e-5, atol=1e-6
-    )
+    assert_close(found["avg"], feature_map.mean((1, 2)), 1e-5)
     np.testing.assert_array_equal(found["max"], feature_map.max((1, 2)))
     kernel, bias = tiny.get_layer("logits").get_weights()
-    np.testing.assert_allclose(
-        found["avg"] @ kernel + bias, tiny(x), rtol=1e-4, atol=1e-5
-    )
+    assert_close(found["avg"] @ kernel + bias, tiny(x), 1e-4)
 
 
 def test_replaced_classifier_keeps_the_trunk(tiny):
@@ -115,16 +111,14 @@ def test_replaced_classifier_keeps_the_trunk(tiny):
     assert other.name == tiny.name and other(x).shape == (2, 3)
     embedding = lambdanet.replace_classifier(other, 0)
     kernel, bias = tiny.get_layer("logits").get_weights()
-    np.testing.assert_allclose(
-        embedding(x) @ kernel + bias, logits, rtol=1e-4, atol=1e-5
-    )
+    assert_close(embedding(x) @ kernel + bias, logits, 1e-4)
     assert "dropout" not in {layer.name for layer in embedding.layers}
     assert {id(weight) for weight in embedding.weights} < {
         id(weight) for weight in tiny.weights
     }
     again = lambdanet.replace_classifier(embedding, 10)
     again.get_layer("logits").set_weights([kernel, bias])
-    np.testing.assert_allclose(again(x), logits, rtol=1e-5, atol=1e-6)
+    assert_close(again(x), logits, 1e-5)
     np.testing.assert_array_equal(tiny(x), logits)
 
 

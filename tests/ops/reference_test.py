@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from fuzzing import pairwise
-from helpers import assert_equal_with_gradients
+from helpers import assert_close, assert_equal_with_gradients
 from position_cases import CASES, random_case, reference_term, with_content
 
 from lambdanet.backend import device
@@ -91,7 +91,7 @@ def test_reference_equals_loops_over_pairs(size, scope, options, mask):
         keys=tf.reshape(keys, [2, m, 3, 2]),
         **options,
     )
-    np.testing.assert_allclose(outputs, loop_over_pairs(*arrays, **options), atol=1e-10)
+    assert_close(outputs, loop_over_pairs(*arrays, **options), 1e-10)
 
 
 FORMS = [(name, None) for name in ("auto", *IMPLEMENTATIONS)]
@@ -180,10 +180,10 @@ def test_content_lambda_equals_the_reference(u, mask, has_padding):
         values *= padding_mask[..., np.newaxis, np.newaxis]
     inputs = queries, keys, values
     outputs = apply_content_lambda(*inputs, mask=given, padding_mask=padding_mask)
-    np.testing.assert_allclose(outputs, expected, atol=1e-10)
+    assert_close(outputs, expected, 1e-10)
     if mask == "triangle":
         outputs, _ = causal_content.apply(*inputs, padding_mask=padding_mask)
-        np.testing.assert_allclose(outputs, expected, atol=1e-10)
+        assert_close(outputs, expected, 1e-10)
 
 
 @pytest.mark.parametrize("kind", ["causal", "random"])

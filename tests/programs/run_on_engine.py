@@ -17,6 +17,7 @@ from unittest import mock
 
 import numpy as np
 from layer_table import LAYERS
+from naive_layers import images
 from samples import samples, save
 from small_models import few_block_model, only_few_blocks, timm_shapes
 
@@ -152,10 +153,6 @@ def initial_weights() -> dict[str, np.ndarray]:
         for name, layer in found.items()
         for number, value in enumerate(layer.get_weights())
     }
-
-
-def images(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
 def layer_arrays(layer, x: np.ndarray, arguments: dict) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import refusals
-from helpers import assert_equal_arrays, images
+from helpers import assert_close, assert_equal_arrays, images
 from refusals import unchanged
 
 import lambdanet
@@ -48,7 +48,7 @@ def test_file_has_weights_and_metadata(model, file):
     x = images(2, 32, 32, 3)
     for path in (file, str(file)):
         same = create(weights=path)
-        np.testing.assert_allclose(same(x), model(x), atol=1e-6)
+        assert_close(same(x), model(x), 1e-6)
     metadata = tensor_files.metadata_of(file)
     assert len(metadata.pop("sha256")) == 64
     assert metadata == {"model": NAME, "mean": "0.5", "license": "Apache-2.0"}
@@ -92,13 +92,13 @@ def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
     expected = keras.Model(model.input, model.get_layer("pool").input)(x)
     # For 1000 classes.
     backbone = lambdanet.create_model(NAME, features_only=True, weights=file)
-    np.testing.assert_allclose(backbone(x)["5"], expected, atol=1e-6)
+    assert_close(backbone(x)["5"], expected, 1e-6)
     message = refused(file, num_classes=None, features_only=True, scope=5)
     assert "position/table has the shape" in message
     for other in (model, backbone):
         path = save(other, tmp_path / "other.safetensors")
         again = lambdanet.create_model(NAME, features_only=True, weights=path)
-        np.testing.assert_allclose(again(x)["5"], expected, atol=1e-6)
+        assert_close(again(x)["5"], expected, 1e-6)
     assert "logits/bias is missing; logits/kernel is missing" in refused(path)
 
 
@@ -223,16 +223,14 @@ def test_global_tables_are_resized(tmp_path):
     name = "c4_block1_spatial"
     old, new = (net.get_layer(name).position.table.numpy() for net in (small, large))
     assert (old.shape, new.shape) == ((7, 7, 16), (15, 15, 16))
-    np.testing.assert_allclose(new[::7, ::7], old[::3, ::3], atol=1e-6)
+    assert_close(new[::7, ::7], old[::3, ::3], 1e-6)
 
 
 def test_other_channels_take_weights_for_rgb(model, file):
     """A gray picture has the logits of three equal channels."""
     x = images(2, 32, 32, 3)
     gray = create(in_channels=1, weights=file)
-    np.testing.assert_allclose(
-        gray(x[..., :1]), model(np.repeat(x[..., :1], 3, -1)), atol=1e-5
-    )
+    assert_close(gray(x[..., :1]), model(np.repeat(x[..., :1], 3, -1)), 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +267,7 @@ def test_kernel_for_other_channels_is_repeated_and_scaled(in_channels):
     found = weight_files.for_channels(kernel, in_channels)
     for channel in range(in_channels):
         expected = kernel[:, :, channel % 3] * 3 / in_channels
-        np.testing.assert_allclose(found[:, :, channel], expected, rtol=1e-6)
+        assert_close(found[:, :, channel], expected, 1e-6)
 
 
 def test_weights_for_other_channels_than_rgb_do_not_fit(tmp_path):

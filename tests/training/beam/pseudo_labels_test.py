@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_equal_arrays, damage_record, write_picture
+from helpers import assert_close, assert_equal_arrays, damage_record, write_picture
 from refusals import refused
 from training_runs import open_dataset, recipe_with
 
@@ -252,8 +252,8 @@ def test_batches_have_the_share_of_pseudo_labels(labeled, own):
     for images, targets in batches:
         assert images.shape == (8, 8, 8, 3) and targets.shape == (8, 3)
         expected = np.broadcast_to(white, [4, 8, 8, 3])
-        np.testing.assert_allclose(images[:4], expected, atol=1e-5)
-        np.testing.assert_allclose(targets.sum(axis=1), 1, atol=1e-5)
+        assert_close(images[:4], expected, 1e-5)
+        assert_close(targets.sum(axis=1), 1, 1e-5)
         assert set(np.unique(targets[:4])) == {0.0, 1.0} and (targets[4:] > 0).all()
     pairs = (pair for x, y in batches for pair in zip(x[4:], y[4:], strict=True))
     seen = [image.tobytes() + target.tobytes() for image, target in pairs]

@@ -7,7 +7,7 @@ import numpy as np
 import picture_sources
 import pytest
 import tensorflow as tf
-from helpers import images
+from helpers import assert_close, images
 from picture_sources import write_tfds
 from training_runs import open_dataset, recipe_with
 
@@ -31,15 +31,13 @@ def test_mix_weights_pixels_and_labels_alike():
         expected = np.zeros(4)
         expected[LABELS[i]] += 1 - shares.mean()
         expected[LABELS[j]] += shares.mean()
-        np.testing.assert_allclose(targets[i], expected, atol=1e-6)
+        assert_close(targets[i], expected, 1e-6)
 
 
 def test_mix_of_distributions_is_linear():
     soft = tf.constant([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])
     _, targets = augment.mix(images(2, 2, 2, 1), soft, tf.fill([2, 2, 1], 0.25), 3)
-    np.testing.assert_allclose(
-        targets, [[0.375, 0.425, 0.2], [0.125, 0.275, 0.6]], atol=1e-6
-    )
+    assert_close(targets, [[0.375, 0.425, 0.2], [0.125, 0.275, 0.6]], 1e-6)
 
 
 def test_cutmix_rectangle_equals_timm(timm, monkeypatch):
@@ -100,7 +98,7 @@ def test_training_reads_mixed_batches(tmp_path):
     dataset = open_dataset(recipe, tmp_path)
     batches = list(dataset.train())
     labels = [labels.numpy() for _, labels in batches]
-    np.testing.assert_allclose(np.sum(labels, axis=2), 1.0, atol=1e-6)
+    assert_close(np.sum(labels, axis=2), 1.0, 1e-6)
     # The first share of each batch, unless both pictures have one class.
     assert len({float(label.max(axis=1).min()) for label in labels}) == 3
     ((pictures, again),) = dataset.train(2)

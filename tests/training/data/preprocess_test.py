@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import noise
+from helpers import assert_close, noise
 from training_runs import recipe_with
 
 from lambdanet.models.preprocessing import Preprocessing
@@ -19,7 +19,7 @@ MEAN, STD = (0.5, 0.25, 0.125), (0.5, 0.25, 2.0)
 def test_image_of_input_size_is_only_normalized():
     image = noise(6, 6, 3)
     got = Preprocessing(6, MEAN, STD, 1.0)(image)
-    np.testing.assert_allclose(got, (image / 255 - MEAN) / STD, atol=1e-5)
+    assert_close(got, (image / 255 - MEAN) / STD, 1e-5)
 
 
 def test_crop_keeps_central_square():
@@ -38,7 +38,7 @@ def test_shrinking_averages_pixels():
     stripes = np.zeros([64, 64, 3], np.uint8)
     stripes[:, ::2] = 200
     got = Preprocessing(8, [0.0] * 3, [1.0] * 3, 1.0)(stripes)
-    np.testing.assert_allclose(got, 100 / 255, atol=0.02)
+    assert_close(got, 100 / 255, 0.02)
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (40, 30, 3)])

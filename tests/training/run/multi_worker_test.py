@@ -58,16 +58,13 @@ def _said(folder, time, worker):
 
 
 @pytest.mark.slow
-def test_killed_worker_stops_other_and_both_resume(folder, ended):
+def test_workers_stop_together_and_resume(folder, ended):
+    """After SIGKILL, and after SIGTERM to one of them."""
     assert (ended["statuses"][0], ended["reached"][0]) == ([75, -9], 6)
     (said,) = _said(folder, 0, 0)
     assert "worker 0 of 2 stopped because another one was lost (" in said
     assert f"after epoch 1 of {EPOCHS} and 2 of 4 steps, step 6\n" in _log(folder, 1, 0)
     assert "worker 1 of 2, from 0, at step 6\n" in _log(folder, 1, 1)
-
-
-@pytest.mark.slow
-def test_sigterm_to_one_worker_stops_all_at_same_step(folder, ended):
     assert (ended["statuses"][1], ended["reached"][1]) == ([75, 75], LAST_STEP)
     for worker in range(2):
         (said,) = _said(folder, 1, worker)

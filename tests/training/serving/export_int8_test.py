@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.compiled_model import CompiledModel
 from ai_edge_litert.interpreter import Interpreter
-from helpers import noise, write_picture
+from helpers import assert_close, noise, write_picture
 from refusals import refused
 from tiny_weights import write_tiny_weights
 from training_runs import run_exported
@@ -127,7 +127,7 @@ def test_calibrated_batches_equal_keras(run, tmp_path):
         words += [f"--model_dir={run}", f"--out={tmp_path / format}"]
         assert cli.main(["export", f"--format={format}", "--calibrate", *words]) == 0
         found = run_exported(tmp_path / format, images, format)["probabilities"]
-        np.testing.assert_allclose(found, expected, atol=0.005)
+        assert_close(found, expected, 0.005)
     temperature = (tmp_path / "onnx" / "temperature.txt").read_text()
     assert float(temperature) == pytest.approx(best, abs=0.004)
 
@@ -138,7 +138,7 @@ def test_calibrated_batches_equal_keras(run, tmp_path):
     inputs[0].write(images)
     compiled.run_by_index(0, inputs, outputs)
     found = outputs[1].read(30, np.float32).reshape(3, 10)
-    np.testing.assert_allclose(found, expected, atol=0.005)
+    assert_close(found, expected, 0.005)
     shapes = [x["shape_signature"] for x in Interpreter(file).get_tensor_details()]
     assert -1 not in np.concatenate(shapes)
 
