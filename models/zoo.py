@@ -265,6 +265,8 @@ def _checked_batch_norm(arguments: Mapping[str, Any] | None) -> Mapping[str, Any
         )
         if not (0 <= norm.momentum <= 1 and norm.epsilon > 0):
             raise ValueError("momentum is from 0 to 1 and epsilon above 0")
+    except InputError:  # of the dtype
+        raise
     except (ValueError, TypeError) as error:
         raise invalid(
             "batch_norm",

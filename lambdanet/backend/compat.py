@@ -16,7 +16,7 @@ from keras.src.backend.common.masking import get_keras_mask
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.initializers.random_initializers import compute_fans
 
-from lambdanet.backend.keras_functions import average_pool, matmul
+from lambdanet.backend.keras_functions import average_pool
 from lambdanet.errors import invalid
 
 
@@ -45,23 +45,6 @@ class AveragePooling2D(keras.layers.AveragePooling2D):
 
     def call(self, inputs: Any) -> Any:
         return average_pool(inputs, self.pool_size[0], self.strides[0], self.padding)
-
-
-@keras.saving.register_keras_serializable(package="lambdanet")
-class Dense(keras.layers.Dense):
-    """The layer of Keras; on torch, that one computes float64 in float32 (Keras 3.15)."""
-
-    def call(self, inputs: Any, training: Any = None) -> Any:
-        if keras.config.backend() != "torch" or self.compute_dtype != "float64":
-            return super().call(inputs, training=training)
-        outputs = matmul(inputs, self.kernel)
-        return self.activation(outputs if self.bias is None else outputs + self.bias)
-
-    def quantize(
-        self, mode: Any = None, type_check: bool = True, config: Any = None
-    ) -> None:
-        """Quantizes the kernel, as `keras.layers.Dense` does; that one refuses subclasses."""
-        super().quantize(mode, type_check=False, config=config)
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")

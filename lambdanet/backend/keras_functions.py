@@ -33,51 +33,21 @@ def add_n(terms: Sequence[Tensor]) -> Tensor:
     return functools.reduce(operator.add, terms)
 
 
-def _keeping_float64(
-    of_keras: Callable[..., Tensor], of_tensors: Callable[..., Tensor]
-) -> Any:
-    """Returns a function of `keras.ops`, by the tensor itself for float64: Keras 3.15 computes in float32."""
-
-    def compute(x: Any, *args: Any, **kwargs: Any) -> Tensor:
-        is_double = ops.is_tensor(x) and dtype_name(x.dtype) == "float64"
-        return (of_tensors if is_double else of_keras)(x, *args, **kwargs)
-
-    return compute
-
-
-divide_no_nan = _keeping_float64(
-    ops.divide_no_nan,
-    lambda x, y: ops.where(y == 0, 0.0, x / ops.where(y == 0, 1.0, y)),
-)
-floor = _keeping_float64(ops.floor, lambda x: x // 1)
-maximum = _keeping_float64(ops.maximum, lambda x, y: x.clip(min=y))
-minimum = _keeping_float64(ops.minimum, lambda x, y: x.clip(max=y))
-_mean = _keeping_float64(
-    ops.mean, lambda x, axis, keepdims: x.mean(axis, keepdims=keepdims)
-)
-_product = _keeping_float64(ops.matmul, lambda x, y: x @ ops.convert_to_tensor(y))
-
-
 def mean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return _mean(x, _axes(axis), keepdims)
+    return ops.mean(x, _axes(axis), keepdims)
 
 
 def matmul(
     a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False
 ) -> Tensor:
     a = ops.swapaxes(a, -1, -2) if transpose_a else a
-    return _product(a, ops.swapaxes(b, -1, -2) if transpose_b else b)
-
-
-def where(condition: Tensor, x: Tensor, y: Any) -> Tensor:
-    """Like `keras.ops.where`, with a number y in the type of x; on torch, Keras 3.15 reads it in float32."""
-    if isinstance(y, float):
-        y = ops.convert_to_tensor(y, x.dtype)
-    return ops.where(condition, x, y)
+    return ops.matmul(a, ops.swapaxes(b, -1, -2) if transpose_b else b)
 
 
 def l2_normalize(x: Tensor, axis: Any, epsilon: float = 1e-12) -> Tensor:
-    return x * ops.rsqrt(maximum(ops.sum(ops.square(x), axis, keepdims=True), epsilon))
+    return x * ops.rsqrt(
+        ops.maximum(ops.sum(ops.square(x), axis, keepdims=True), epsilon)
+    )
 
 
 def conv(
@@ -235,8 +205,6 @@ def scale_channels(
     Returns:
       `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, [b, ..., c].
     """
-    # Keras adds a number to a variable of float64 in float32 on torch.
-    variance = ops.convert_to_tensor(variance)
     return (x - mean) * (ops.rsqrt(variance + epsilon) * gamma) + beta
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import Shape, Tensor, compat, keras
+from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.device import num_devices
 from lambdanet.backend.tensors import at_least_float32, sizes
 from lambdanet.errors import check_flags, invalid
@@ -100,7 +100,8 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
                 # Keras's variance, E[x^2] - E[x]^2, can be negative
                 or K.ENGINE == "torch"
                 or (has_kernel and not self.synchronized)
-                or self._has_devices()
+                # Statistics of each device, or of all of them; Keras has neither on JAX
+                or (K.ENGINE == "jax" and (self.synchronized or num_devices() > 1))
             ):
                 return self._normalize_by(K.batch_norm, inputs)[0]
         return keras.layers.BatchNormalization.call(
@@ -140,10 +141,6 @@ class PooledBatchNormalization(Layer, keras.layers.BatchNormalization):
         axes = list(range(len(shape)))
         self._update_averages(K.mean(mean, axes), K.mean(variance, axes))
         return K.cast(K.reshape(outputs, shape), inputs.dtype)
-
-    def _has_devices(self) -> bool:
-        """Whether statistics are those of each device, or of all of them, on JAX, where Keras has neither."""
-        return K.ENGINE == "jax" and (self.synchronized or num_devices() > 1)
 
     def _takes_one_pass(self, inputs: Tensor, training: bool | None) -> bool:
         if (
@@ -217,7 +214,6 @@ NORMS = (
 # The number of axes of a kernel, from the last, that the output channels are along.
 CHANNEL_AXES = {
     keras.layers.Dense: 1,
-    compat.Dense: 1,
     keras.layers.Conv1D: 1,
     keras.layers.Conv2D: 1,
     keras.layers.Conv3D: 1,

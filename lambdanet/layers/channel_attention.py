@@ -78,7 +78,7 @@ class SqueezeExcite(Layer):
     def _projection(
         self, name: str, channels: int, units: int, activation: str
     ) -> keras.layers.Dense:
-        layer = compat.Dense(
+        layer = keras.layers.Dense(
             units,
             activation=activation,
             kernel_initializer=compat.VarianceScaling(
@@ -133,7 +133,7 @@ class EfficientChannelAttention(Layer):
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
     def build(self, input_shape: Shape) -> None:
-        size = self.kernel_size or _size_for(input_shape[-1])
+        size = self.kernel_size or max(int((math.log2(input_shape[-1]) + 1) / 2) | 1, 3)
         self.kernel = self.add_weight(
             name="kernel",
             shape=[size, 1, 1],
@@ -149,8 +149,3 @@ class EfficientChannelAttention(Layer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
-
-
-def _size_for(channels: int) -> int:
-    size = int((math.log2(channels) + 1) / 2)
-    return max(size | 1, 3)

@@ -27,12 +27,22 @@ class Layer(keras.layers.Layer):
 
     Raises:
       InputError: when called with a map that has a side of 0 or with another rank than the layer takes, with
-        a padding mask, or with a tensor, by a layer or by a model of tf_keras.
+        a padding mask, or with a tensor, by a layer or by a model of tf_keras; when built in float64 on
+        torch.
     """
 
     INFERENCE_OPTIONS: ClassVar[dict[str, Any]] = {}
     masked_ranks: Sequence[int] = ()
     takes_maps = False
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if K.ENGINE == "torch" and self.compute_dtype == "float64":
+            raise invalid(
+                "dtype",
+                "narrower than float64 on torch, where Keras computes part of it in float32",
+                self.compute_dtype,
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = type(self).__name__
@@ -236,7 +246,7 @@ def build_projection(
     use_bias: bool = False,
 ) -> keras.layers.Dense:
     """Creates a linear map of maps [b, h, w, channels], in the precision of its parent."""
-    dense = compat.Dense(
+    dense = keras.layers.Dense(
         units,
         use_bias=use_bias,
         kernel_initializer=compat.RandomNormal(stddev=stddev),

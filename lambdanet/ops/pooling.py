@@ -78,10 +78,10 @@ def divide_by_count(
 ) -> Tensor:
     """Divides sums over windows of a map of `size`, [b, *counts, ...], by the positions of each."""
     rank = len(axes)
-    dtype = "float64" if K.dtype_name(x.dtype) == "float64" else "float32"
-    counts = K.ones([], dtype)
+    wide = at_least_float32(x)
+    counts = K.ones([], wide.dtype)
     for axis, n in zip(axes, size, strict=True):
-        is_on_map = K.cast(window_positions(axis, n) >= 0, dtype)
+        is_on_map = K.cast(window_positions(axis, n) >= 0, wide.dtype)
         counts = counts[..., K.newaxis] * K.sum(is_on_map, axis=1)
     counts = K.reshape(counts, [*sizes(counts), *[1] * (len(x.shape) - 1 - rank)])
-    return K.cast(K.cast(x, dtype) / counts, x.dtype)
+    return K.cast(wide / counts, x.dtype)

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from fuzzing import computing_in
 from processes import output_of
+from refusals import refused
 
 import lambdanet
 from lambdanet import backend as K
+from lambdanet.backend import compat
 from lambdanet.explain import implied_attention
 from lambdanet.layers.batch_norm import BatchNormalization
+
+NEEDS_FLOAT64 = pytest.mark.skipif(K.ENGINE == "torch", reason="torch refuses float64")
 
 
 @pytest.fixture
@@ -57,6 +61,7 @@ def test_training_begins_with_finite_numbers():
     assert np.isfinite(K.convert_to_numpy(network(images))).all()
 
 
+@NEEDS_FLOAT64
 def test_batch_norm_keeps_float64(float64):
     x = np.random.default_rng(0).normal(size=[2, 3, 3, 8])
     layer = BatchNormalization(epsilon=1e-3, dtype="float64")
@@ -64,6 +69,19 @@ def test_batch_norm_keeps_float64(float64):
     np.testing.assert_allclose(found, normalized(x, 1e-3), atol=1e-12)
 
 
+@pytest.mark.skipif(K.ENGINE != "torch", reason="of torch alone")
+@pytest.mark.parametrize("name", ["resnet_50", "lambda_resnet_tiny"])
+def test_float64_is_refused_on_torch(name):
+    """Of which Keras computes a part in float32."""
+    expected = "dtype must be narrower than float64 on torch, .* got 'float64'"
+    for layer in (lambdanet.LambdaLayer, BatchNormalization):
+        with refused(f"^{expected}"):
+            layer(dtype="float64")
+    with compat.dtype_policy("float64"), refused(f"^{expected}"):
+        lambdanet.create_model(name)
+
+
+@NEEDS_FLOAT64
 @pytest.mark.parametrize("padded", [False, True])
 def test_implied_attention_keeps_float64(float64, padded):
     layer = lambdanet.LambdaLayer(
@@ -80,7 +98,10 @@ def test_implied_attention_keeps_float64(float64, padded):
     )
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "float64"])
+@pytest.mark.parametrize(
+    "policy",
+    ["mixed_bfloat16", "mixed_float16", pytest.param("float64", marks=NEEDS_FLOAT64)],
+)
 def test_gradients_of_logits_of_other_types(float64, policy):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)

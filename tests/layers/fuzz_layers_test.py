@@ -21,6 +21,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*You are using a softmax:UserWarning"),
 ]
+# Torch refuses float64.
+TOLERANCES = {"float32": 2e-6} | ({} if K.ENGINE == "torch" else {"float64": 1e-13})
+WIDEST = [*TOLERANCES][-1]
 # A context that is no larger than one block of queries.
 FELL = (236,)
 
@@ -133,7 +136,7 @@ def errors_of(case, dtype):
 def test_lambda_layers_equal_the_paper_equations(seed):
     """The first cases of the 300 of `make fuzz`, and those that fell."""
     case = random_case(seed)
-    for dtype, tolerance in (("float32", 2e-6), ("float64", 1e-13)):
+    for dtype, tolerance in TOLERANCES.items():
         with computing_in(dtype):
             assert np.max([*errors_of(case, dtype)]) < tolerance, (dtype, case)
 
@@ -193,12 +196,13 @@ def test_halo_attention_equals_the_loop(seed):
     if arguments["block_size"] % arguments["strides"] == 0:
         arguments["compact_offsets"] = dice.choice([False, True])
     x = images(2, dice.randint(1, 6), dice.randint(1, 6), 3)
-    with computing_in("float64"):
-        layer = lambdanet.HaloAttention(**arguments, dtype="float64")
+    with computing_in(WIDEST):
+        layer = lambdanet.HaloAttention(**arguments, dtype=WIDEST)
         layer.build(x.shape)
         randomize(layer)
         expected = naive_halo_attention(layer, x)
         for kind in ("CPU", "TPU"):
             with device.assume(kind):
                 outputs = K.convert_to_numpy(call_compiled(layer, x, {}))
-            np.testing.assert_allclose(outputs, expected, rtol=1e-6, atol=1e-8)
+            tolerance = 10 * TOLERANCES[WIDEST]
+            np.testing.assert_allclose(outputs, expected, tolerance, tolerance)
