@@ -80,18 +80,22 @@ class FinerMaps:
         return endpoints
 
 
+class _Strided(Layer):
+    """A layer with the argument `strides`."""
+
+    def __init__(self, strides: int = 2, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.strides = check_count("strides", strides)
+
+
 @keras.saving.register_keras_serializable(package="lambdanet")
-class ShiftedCopies(Layer):
+class ShiftedCopies(_Strided):
     """Copies of a map, shifted by less than `strides` positions: [b, h, w, c] -> [strides^2 b, h, w, c].
 
     Args:
       strides: the number of copies along each axis.
       **kwargs: `name`, `dtype` and other arguments of a Keras layer.
     """
-
-    def __init__(self, strides: int = 2, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.strides = check_count("strides", strides)
 
     def call(self, inputs: Tensor) -> Tensor:
         copies = []
@@ -107,7 +111,7 @@ class ShiftedCopies(Layer):
 
 
 @keras.saving.register_keras_serializable(package="lambdanet")
-class InterleavedMaps(Layer):
+class InterleavedMaps(_Strided):
     """The outputs for shifted copies of a map as one map: [s^2 b, h / s, w / s, d] -> [b, h, w, d].
 
     Args:
@@ -118,10 +122,6 @@ class InterleavedMaps(Layer):
 
     * inputs: the outputs, and the map that was copied, [b, h, w, c], for its size.
     """
-
-    def __init__(self, strides: int = 2, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.strides = check_count("strides", strides)
 
     def call(self, inputs: list[Tensor]) -> Tensor:
         outputs, source = inputs
