@@ -266,6 +266,8 @@ def create_devices(
     check_known("distribute", name, CHOICES)
     if tpu and name not in ("auto", "tpu"):
         raise invalid("distribute", "auto or tpu where a tpu is given", name)
+    if name == "auto" and not tpu and "TF_CONFIG" in os.environ and read_task()[0] > 1:
+        name = "multi_worker"
     if keras.config.backend() == "jax":
         devices = _create_jax_devices(name, tpu)
     else:
@@ -279,9 +281,7 @@ def create_devices(
 def _create_strategy_devices(name: str, tpu: str | None) -> Devices:
     if tpu or name == "tpu":
         return StrategyDevices(_tpu(tpu or "local"))
-    if name == "multi_worker" or (
-        name == "auto" and "TF_CONFIG" in os.environ and read_task()[0] > 1
-    ):
+    if name == "multi_worker":
         read_task()  # checks TF_CONFIG before TensorFlow reads it
         return StrategyDevices(tf.distribute.MultiWorkerMirroredStrategy())
     gpus = tf.config.list_logical_devices("GPU")
@@ -306,9 +306,7 @@ def _create_jax_devices(name: str, tpu: str | None) -> Devices:
         raise invalid(
             "tpu", "local on JAX, which runs on every host of a TPU slice", tpu
         )
-    if name == "multi_worker" or (
-        name == "auto" and "TF_CONFIG" in os.environ and read_task()[0] > 1
-    ):
+    if name == "multi_worker":
         workers, worker, address = read_task()
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         # Else the loss of a worker aborts the others.
