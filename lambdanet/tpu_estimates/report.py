@@ -3,6 +3,7 @@
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -76,10 +77,10 @@ class Report:
     @property
     def collectives(self) -> dict[str, int]:
         """The number of exchanges between cores, by kind; `seconds` has no time for them."""
-        found: dict[str, int] = {}
+        found: Counter[str] = Counter()
         for cost in self.operations:
             if cost.collective:
-                found[cost.collective] = found.get(cost.collective, 0) + cost.times
+                found[cost.collective] += cost.times
         return found
 
     @property
@@ -90,10 +91,10 @@ class Report:
     @property
     def opcodes(self) -> dict[str, int]:
         """The number of runs of operations by opcode, such as "fusion", in descending order."""
-        found: dict[str, int] = {}
+        found: Counter[str] = Counter()
         for cost in self.operations:
-            found[cost.opcode] = found.get(cost.opcode, 0) + cost.times
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            found[cost.opcode] += cost.times
+        return dict(found.most_common())
 
     @property
     def flops(self) -> float:
