@@ -111,7 +111,9 @@ class Multilabel(Task):
             f"{100 * values['average_precision']:.2f} %, loss {values['loss']:.4f}"
         )
         if np.isnan(scores).any():
-            text += _uncounted(scores, read_names(model_dir / "classes.txt"))
+            names = read_names(model_dir / "classes.txt")
+            uncounted = _names(names, np.isnan(scores))
+            text += f"; never or always present, so not counted: {uncounted}"
         return Evaluation(values, text, labels, np.exp(-np.logaddexp(0, -logits)))
 
     def write(self, folder: Path, dataset: Any, found: Evaluation, title: str) -> None:
@@ -142,14 +144,7 @@ class Multilabel(Task):
         file = folder / "wrong.csv"
         columns = ["image", "missed", "wrong"]
         write_output(file, text_table.render(columns, wrong, "csv"))
-        uncounted = _uncounted(scores, names)
-        print(f"{len(wrong)} images with a wrong class{uncounted}: {file}")
-
-
-def _uncounted(scores: np.ndarray, names: Sequence[str]) -> str:
-    """Returns the end of a line that names the classes without an average precision; empty: all have one."""
-    found = _names(names, np.isnan(scores))
-    return f"; never or always present, so not counted: {found}" if found else ""
+        print(f"{len(wrong)} images with a wrong class: {file}")
 
 
 def _average_precisions(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
