@@ -202,14 +202,14 @@ def find_splits(root: Path) -> dict[str, list[Path]]:
             split = match["split"]
             count = int(match["count"])
             files = found.setdefault(split, {})
-            other = files.setdefault(int(match["index"]), path)
-            if totals.setdefault(split, count) != count:
+            index = int(match["index"])
+            if totals.setdefault(split, count) != count or index in files:
                 other = next(iter(files.values()))
-            if other != path:
                 raise InputError(
                     f"split {split!r} in {str(root)!r} has {other.name!r} and {path.name!r}: files of two "
                     "conversions, of which one has to be moved"
                 )
+            files[index] = path
     for split, files in found.items():
         missing = [index for index in range(totals[split]) if index not in files]
         if missing:
