@@ -95,8 +95,6 @@ class _Controller(orbit.Controller):
         try:
             restored = super().restore_checkpoint(checkpoint_path)
         except ValueError as error:
-            if isinstance(error, InputError):
-                raise
             raise InputError(
                 f"a checkpoint does not fit the model: {one_line(error)}"
             ) from None
