@@ -110,7 +110,7 @@ class Attention(TableLayer):
 
     def _build(self, input_shape: Shape) -> None:
         """Creates the layer's variables for an input of a valid shape, a tuple."""
-        raise NotImplementedError
+        self._qkv = self._projections(input_shape[-1])
 
     def _output_filters(self, filters: int) -> int:
         return filters
@@ -392,9 +392,6 @@ class LinearAttention(Attention):
         super().__init__(filters, num_heads, key_dim, kernel_regularizer, **kwargs)
         check_known("feature map", feature_map, FEATURE_MAPS)
         self.feature_map = feature_map
-
-    def _build(self, input_shape: Shape) -> None:
-        self._qkv = self._projections(input_shape[-1])
 
     def call(self, inputs: Tensor) -> Tensor:
         map_size = sizes(inputs)[1:3]

@@ -41,7 +41,7 @@ class _BlockAttention(Attention):
         if self.positions == "concatenated":
             _check_even(depth)
             depth //= 2
-        self._qkv = self._projections(input_shape[-1])
+        super()._build(input_shape)
         *_, length = self._sizes()
         self.height_table = self._table("height_table", length, depth)
         self.width_table = self._table("width_table", length, depth)
