@@ -16,7 +16,7 @@ import tensorflow_datasets as tfds
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import absolute, read_remote
 from lambdanet.training.data import records, sources, tables
-from lambdanet.training.data.bad_records import BadRecords
+from lambdanet.training.data.bad_records import BadRecords, Example
 from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures
 
 # The names and contents of pictures.
@@ -197,7 +197,7 @@ def _read_files(root: str, names: Sequence[str]) -> Pictures:
 
 
 def _read_records(pieces: Sequence[records.Piece]) -> Pictures:
-    def parse_image(example: sources.Example) -> tf.Tensor:
+    def parse_image(example: Example) -> tf.Tensor:
         return records.parse_field(example, records.IMAGE, [], tf.string)
 
     return _read_images(records.read_all(pieces), parse_image)
@@ -206,14 +206,14 @@ def _read_records(pieces: Sequence[records.Piece]) -> Pictures:
 def _read_dataset(
     builder: tfds.core.DatasetBuilder, split: tfds.core.ReadInstruction
 ) -> Pictures:
-    def parse_image(example: sources.Example) -> tf.Tensor:
+    def parse_image(example: Example) -> tf.Tensor:
         return sources.parse_tfds(builder, example)["image"]
 
     return _read_images(sources.read_tfds(builder, split), parse_image)
 
 
 def _read_images(
-    examples: tf.data.Dataset, parse_image: Callable[[sources.Example], tf.Tensor]
+    examples: tf.data.Dataset, parse_image: Callable[[Example], tf.Tensor]
 ) -> Pictures:
     """Yields the file and number of each record as its name, and its picture."""
     parse_image = tf.function(parse_image)

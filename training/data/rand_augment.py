@@ -279,7 +279,7 @@ def _translate(x: float, y: float, draw: int) -> Operation:
 
 def _warp(image: tf.Tensor, strength: Strength, *transformation: Any) -> tf.Tensor:
     """Returns the image after `augment.warp`, over a color instead of black."""
-    moved = augment.warp(
+    moved = augment.warp(  # type: ignore[misc]
         tf.cast(image, tf.float32) - strength.fill,
         *transformation,
         interpolation=strength.interpolation,

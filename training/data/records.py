@@ -25,10 +25,10 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, check_known, invalid
 from lambdanet.files import read_remote
 from lambdanet.training.data import class_names
+from lambdanet.training.data.bad_records import Example
 from lambdanet.training.data.image_bytes import Encoded
 from lambdanet.training.data.sources import (
     SINGLE_MACHINE,
-    Example,
     Shard,
     Source,
     number_records,
