@@ -34,6 +34,8 @@ def add_n(terms: Sequence[Tensor]) -> Tensor:
 
 
 def mean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    if ops.is_tensor(x) and dtype_name(x.dtype) == "float64":  # Keras: in float32
+        return x.mean(_axes(axis), keepdims=keepdims)
     return ops.mean(x, _axes(axis), keepdims)
 
 
