@@ -55,7 +55,7 @@ Tensor: TypeAlias = tf.Tensor
 Variable: TypeAlias = tf.Variable
 # Which a function with `custom_gradient` also returns.
 Gradient: TypeAlias = Callable[..., Any]
-Size: TypeAlias = "int | tf.Tensor"
+Size: TypeAlias = "int | Tensor"
 
 amax = tf.reduce_max
 arange = tf.range
@@ -73,10 +73,10 @@ shape = tf.shape
 take = tf.gather
 
 
-def _in_float32(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+def _in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Returns a function that adds half precision in float32; TensorFlow adds float16 in float16 on a CPU."""
 
-    def compute(x: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+    def compute(x: Any, *args: Any, **kwargs: Any) -> Tensor:
         x = tf.convert_to_tensor(x)
         wide = (
             tf.cast(x, tf.float32) if x.dtype.size == 2 and x.dtype.is_floating else x
@@ -92,14 +92,14 @@ sum = _in_float32(tf.reduce_sum)
 
 
 def conv(
-    images: tf.Tensor, kernel: tf.Tensor, strides: Any, padding: str, dilations: Any = 1
-) -> tf.Tensor:
+    images: Tensor, kernel: Tensor, strides: Any, padding: str, dilations: Any = 1
+) -> Tensor:
     """`tf.nn.convolution`, whose second derivatives need the format of the data."""
     data_format = {3: "NWC", 4: "NHWC", 5: "NDHWC"}[len(images.shape)]
     return tf.nn.convolution(images, kernel, strides, padding, data_format, dilations)
 
 
-def reshape(x: tf.Tensor, shape: Any) -> tf.Tensor:
+def reshape(x: Tensor, shape: Any) -> Tensor:
     """`tf.reshape`, where one unknown size among known ones, such as the batch, makes no operations."""
     if isinstance(shape, list):
         unknown = [number for number, size in enumerate(shape) if tf.is_tensor(size)]
@@ -110,8 +110,8 @@ def reshape(x: tf.Tensor, shape: Any) -> tf.Tensor:
 
 
 def matmul(
-    a: tf.Tensor, b: tf.Tensor, transpose_a: bool = False, transpose_b: bool = False
-) -> tf.Tensor:
+    a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False
+) -> Tensor:
     """`tf.matmul`, where one matrix for all of a is multiplied with its rows.
 
     TensorFlow 2.20 with oneDNN, given [b, 1, n, k] and [k, m], writes outside of its memory.
@@ -126,15 +126,15 @@ def matmul(
 
 
 def associative_scan(
-    merge: Callable[..., tuple[tf.Tensor, ...]],
-    elements: tuple[tf.Tensor, ...],
-) -> tuple[tf.Tensor, ...]:
+    merge: Callable[..., tuple[Tensor, ...]],
+    elements: tuple[Tensor, ...],
+) -> tuple[Tensor, ...]:
     """Like `keras.ops.associative_scan` along axis 1, and also where its size is unknown."""
     if elements[0].shape[1] is not None:
         return scan_by_doubling(merge, elements)
     count = tf.shape(elements[0])[1]
 
-    def double(distance: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def double(distance: Tensor, *sums: Tensor) -> tuple[Tensor, ...]:
         # Each sum is over `distance` positions, or over all from the first on.
         here = tf.range(count)
         earlier = tuple(
@@ -159,8 +159,8 @@ def associative_scan(
 
 
 def batch_norm(
-    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Normalizes the channels of x [b, h, w, c], float32 or half, by TensorFlow's kernel.
 
     Returns:
@@ -183,13 +183,13 @@ def batch_norm(
 
 
 def scale_channels(
-    x: tf.Tensor,
-    mean: tf.Tensor,
-    variance: tf.Tensor,
-    gamma: tf.Tensor,
-    beta: tf.Tensor,
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
     epsilon: float,
-) -> tf.Tensor:
+) -> Tensor:
     """Normalizes the channels of x [b, h, w, c] by a given mean and variance, with the same kernel."""
     parameters = {"scale": gamma, "offset": beta, "mean": mean, "variance": variance}
     wide = {name: tf.cast(value, tf.float32) for name, value in parameters.items()}
@@ -223,7 +223,7 @@ def static_sizes(shape: tf.TensorShape, has_batch: bool = True) -> list[Any]:
     return [*shape]
 
 
-def as_constant(compute: Callable[..., tf.Tensor], *args: Any) -> Any:
+def as_constant(compute: Callable[..., Tensor], *args: Any) -> Any:
     """Returns the value of `compute(*args)` as a NumPy array, also while a function is traced."""
     with tf.init_scope(), tf.device("CPU"):
         return np.asarray(compute(*args))
@@ -235,8 +235,8 @@ def constants_of(variables: Sequence[tf.Variable]) -> list[Any]:
 
 
 def compute_by_constants(
-    compute: Callable[..., tf.Tensor], variables: Sequence[tf.Variable]
-) -> tf.Tensor:
+    compute: Callable[..., Tensor], variables: Sequence[tf.Variable]
+) -> Tensor:
     """Returns `compute(*variables)`; in a graph, with constants while the variables have their values.
 
     The graph compares them at each call, so that new weights hold at once: the faster branch has what
@@ -267,10 +267,10 @@ def is_compiled_by_xla() -> bool:
 
 
 def with_gradient_of(
-    backward: Callable[..., tf.Tensor],
-    forward: Callable[..., tf.Tensor],
-    *inputs: tf.Tensor,
-) -> tf.Tensor:
+    backward: Callable[..., Tensor],
+    forward: Callable[..., Tensor],
+    *inputs: Tensor,
+) -> Tensor:
     """Returns `forward(*inputs)` with the gradient of `backward`, which has the same value.
 
     Where a tape records the inputs, it is `backward` alone, which the gradient would have to compute as well.
@@ -279,8 +279,8 @@ def with_gradient_of(
         return backward(*inputs)
 
     @tf.custom_gradient
-    def run(*inputs: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
-        def grad(upstream: tf.Tensor) -> Any:
+    def run(*inputs: Tensor) -> tuple[Tensor, Gradient]:
+        def grad(upstream: Tensor) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 outputs = backward(*inputs)
@@ -292,26 +292,24 @@ def with_gradient_of(
 
 
 def map_recomputed(
-    function: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
-    x: tf.Tensor,
-    y: tf.Tensor,
-    shared: tf.Tensor,
+    function: Callable[[Tensor, Tensor, Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    shared: Tensor,
     count: Size,
-) -> tf.Tensor:
+) -> Tensor:
     """Stacks function(x[i], y[i], shared) for i < count, one by one, and again in the backward pass."""
 
     @tf.custom_gradient
-    def run(
-        x: tf.Tensor, y: tf.Tensor, shared: tf.Tensor
-    ) -> tuple[tf.Tensor, Gradient]:
+    def run(x: Tensor, y: Tensor, shared: Tensor) -> tuple[Tensor, Gradient]:
         def forward(
-            i: tf.Tensor, outputs: tf.TensorArray
-        ) -> tuple[tf.Tensor, tf.TensorArray]:
+            i: Tensor, outputs: tf.TensorArray
+        ) -> tuple[Tensor, tf.TensorArray]:
             return i + 1, outputs.write(i, function(x[i], y[i], shared))
 
-        def grad(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        def grad(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             def backward(
-                i: tf.Tensor, x_gradients: Any, y_gradients: Any, shared_gradient: Any
+                i: Tensor, x_gradients: Any, y_gradients: Any, shared_gradient: Any
             ) -> tuple[Any, ...]:
                 inputs = (x[i], y[i], shared)
                 with tf.GradientTape() as tape:
@@ -336,7 +334,7 @@ def map_recomputed(
     return run(x, y, shared)
 
 
-def _array(like: tf.Tensor, count: Size) -> tf.TensorArray:
+def _array(like: Tensor, count: Size) -> tf.TensorArray:
     return tf.TensorArray(like.dtype, count, element_shape=like.shape[1:])
 
 
