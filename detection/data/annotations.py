@@ -112,10 +112,10 @@ def check_annotations(
         found["left_out"] += is_dropped
         if annotation["iscrowd"] not in (0, 1):
             raise invalid(f"{where}: iscrowd", "0 or 1", annotation["iscrowd"])
-        # Of a detection whose mask has no pixel, it is 0.
-        is_measured = annotation["area"] > 0 or (annotation["area"] == 0 and not masks)
-        if not (is_dropped or is_measured):  # NaN too
-            raise invalid(f"{where}: area", "above 0", annotation["area"])
+        area = annotation["area"]
+        is_empty = area == 0 and not masks  # of a detection whose mask has no pixel
+        if not (is_dropped or area > 0 or is_empty):  # NaN too
+            raise invalid(f"{where}: area", "above 0", area)
         if masks:
             _check_mask(where, annotation, size)
             if not (is_dropped or annotation["iscrowd"] or outside):

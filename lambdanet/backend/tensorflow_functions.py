@@ -64,7 +64,7 @@ concatenate = tf.concat
 convert_to_numpy = np.asarray
 depthwise_conv = tf.nn.depthwise_conv2d
 is_symbolic = is_tensor
-larger_size = tf.maximum
+larger_size = maximum
 logsumexp = tf.reduce_logsumexp
 max_pool = tf.nn.max_pool2d
 resize = tf.image.resize
@@ -77,11 +77,9 @@ def _in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Returns a function that adds half precision in float32; TensorFlow adds float16 in float16 on a CPU."""
 
     def compute(x: Any, *args: Any, **kwargs: Any) -> Tensor:
-        x = tf.convert_to_tensor(x)
-        wide = (
-            tf.cast(x, tf.float32) if x.dtype.size == 2 and x.dtype.is_floating else x
-        )
-        return tf.cast(function(wide, *args, **kwargs), x.dtype)
+        x = convert_to_tensor(x)
+        wide = cast(x, tf.float32) if x.dtype.size == 2 and x.dtype.is_floating else x
+        return cast(function(wide, *args, **kwargs), x.dtype)
 
     return compute
 
@@ -102,7 +100,7 @@ def conv(
 def reshape(x: Tensor, shape: Any) -> Tensor:
     """`tf.reshape`, where one unknown size among known ones, such as the batch, makes no operations."""
     if isinstance(shape, list):
-        unknown = [number for number, size in enumerate(shape) if tf.is_tensor(size)]
+        unknown = [number for number, size in enumerate(shape) if is_tensor(size)]
         if len(unknown) == 1 and -1 not in [x for x in shape if isinstance(x, int)]:
             shape = [*shape]
             shape[unknown[0]] = -1
@@ -116,13 +114,13 @@ def matmul(
 
     TensorFlow 2.20 with oneDNN, given [b, 1, n, k] and [k, m], writes outside of its memory.
     """
-    a = tf.convert_to_tensor(a)
-    b = tf.convert_to_tensor(b)
+    a = convert_to_tensor(a)
+    b = convert_to_tensor(b)
     if len(a.shape) < 4 or b.shape[:-2].num_elements() != 1:
         return tf.matmul(a, b, transpose_a, transpose_b)
     a = tf.linalg.matrix_transpose(a) if transpose_a else a
     matrix = tf.reshape(b, tf.shape(b)[-2:])
-    return tf.tensordot(a, tf.transpose(matrix) if transpose_b else matrix, 1)
+    return tf.tensordot(a, transpose(matrix) if transpose_b else matrix, 1)
 
 
 def associative_scan(
@@ -136,16 +134,14 @@ def associative_scan(
 
     def double(distance: Tensor, *sums: Tensor) -> tuple[Tensor, ...]:
         # Each sum is over `distance` positions, or over all from the first on.
-        here = tf.range(count)
-        earlier = tuple(
-            tf.gather(x, tf.maximum(here - distance, 0), axis=1) for x in sums
-        )
+        here = arange(count)
+        earlier = tuple(take(x, maximum(here - distance, 0), axis=1) for x in sums)
         merged = merge(earlier, sums)
         results = []
         for x, both in zip(sums, merged, strict=True):
             shape = [1] * len(x.shape)
             shape[1] = count
-            x = tf.where(tf.reshape(here >= distance, shape), both, x)
+            x = where(tf.reshape(here >= distance, shape), both, x)
             results.append(tf.ensure_shape(x, both.shape))
         return (2 * distance, *results)
 
@@ -166,7 +162,7 @@ def batch_norm(
     Returns:
       the normalized x; the mean and the biased variance of x, float32 [c] each, which pass no gradient on.
     """
-    gamma, beta = (tf.cast(parameter, tf.float32) for parameter in (gamma, beta))
+    gamma, beta = (cast(parameter, tf.float32) for parameter in (gamma, beta))
     outputs, mean, unbiased, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x,
         scale=gamma,
@@ -178,7 +174,7 @@ def batch_norm(
     )
     count = x.shape[:-1].num_elements()
     if count is None:
-        count = tf.cast(tf.reduce_prod(tf.shape(x)[:-1]), tf.float32)
+        count = cast(tf.reduce_prod(tf.shape(x)[:-1]), tf.float32)
     return outputs, mean, unbiased * ((count - 1) / count)
 
 
@@ -192,7 +188,7 @@ def scale_channels(
 ) -> Tensor:
     """Normalizes the channels of x [b, h, w, c] by a given mean and variance, with the same kernel."""
     parameters = {"scale": gamma, "offset": beta, "mean": mean, "variance": variance}
-    wide = {name: tf.cast(value, tf.float32) for name, value in parameters.items()}
+    wide = {name: cast(value, tf.float32) for name, value in parameters.items()}
     return tf.raw_ops.FusedBatchNormV3(x=x, **wide, epsilon=epsilon, is_training=False)[
         0
     ]
@@ -229,20 +225,20 @@ def as_constant(compute: Callable[..., Tensor], *args: Any) -> Any:
         return np.asarray(compute(*args))
 
 
-def constants_of(variables: Sequence[tf.Variable]) -> list[Any]:
+def constants_of(variables: Sequence[Variable]) -> list[Any]:
     """Returns the values of variables as NumPy arrays, also while a function is traced."""
-    return [as_constant(tf.convert_to_tensor, x) for x in variables]
+    return [as_constant(convert_to_tensor, x) for x in variables]
 
 
 def compute_by_constants(
-    compute: Callable[..., Tensor], variables: Sequence[tf.Variable]
+    compute: Callable[..., Tensor], variables: Sequence[Variable]
 ) -> Tensor:
     """Returns `compute(*variables)`; in a graph, with constants while the variables have their values.
 
     The graph compares them at each call, so that new weights hold at once: the faster branch has what
     depends on constants alone as a constant, the other computes it.
     """
-    tensors = [tf.convert_to_tensor(variable) for variable in variables]
+    tensors = [convert_to_tensor(variable) for variable in variables]
     if tf.executing_eagerly():
         return compute(*tensors)
     constants = constants_of(variables)
@@ -275,10 +271,10 @@ def with_gradient_of(
 
     Where a tape records the inputs, it is `backward` alone, which the gradient would have to compute as well.
     """
-    if record.should_record_backprop([tf.convert_to_tensor(x) for x in inputs]):
+    if record.should_record_backprop([convert_to_tensor(x) for x in inputs]):
         return backward(*inputs)
 
-    @tf.custom_gradient
+    @custom_gradient
     def run(*inputs: Tensor) -> tuple[Tensor, Gradient]:
         def grad(upstream: Tensor) -> Any:
             with tf.GradientTape() as tape:
@@ -300,7 +296,7 @@ def map_recomputed(
 ) -> Tensor:
     """Stacks function(x[i], y[i], shared) for i < count, one by one, and again in the backward pass."""
 
-    @tf.custom_gradient
+    @custom_gradient
     def run(x: Tensor, y: Tensor, shared: Tensor) -> tuple[Tensor, Gradient]:
         def forward(
             i: Tensor, outputs: tf.TensorArray
@@ -324,7 +320,7 @@ def map_recomputed(
                     shared_gradient + gradients[2],
                 )
 
-            start = (_array(x, count), _array(y, count), tf.zeros_like(shared))
+            start = (_array(x, count), _array(y, count), zeros_like(shared))
             x_gradients, y_gradients, shared_gradient = _repeat(count, backward, *start)
             return x_gradients.stack(), y_gradients.stack(), shared_gradient
 
