@@ -44,6 +44,9 @@ BUILDERS = {
 }
 LARGE = ("resnet_50", "resnet_rs_50", "mobilenet_v2_lambda", "efficientnet_b0")
 BUILDERS |= {name: zoo(name) for name in LARGE}
+NEEDS_KERAS_HUB = pytest.mark.rest
+NAMES = [name for name in BUILDERS if name != "KerasHub"]
+NAMES.append(pytest.param("KerasHub", marks=NEEDS_KERAS_HUB))
 
 
 @pytest.fixture
@@ -63,7 +66,7 @@ def built(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_settings_of_keras_change_no_network(name, settings):
     model = built(name)
     settings.set_image_data_format("channels_first")
@@ -107,6 +110,7 @@ def test_inputs_have_the_type_of_those_of_keras(floatx, settings):
 
 
 @pytest.mark.slow
+@NEEDS_KERAS_HUB
 def test_backbone_of_keras_hub_keeps_its_precision(tmp_path):
     mixed = backbone(dtype="mixed_float16")
     preset = str(tmp_path / "preset")
