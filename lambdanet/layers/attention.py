@@ -309,7 +309,7 @@ class AxialAttention(_MapAttention):
         x = self._attend_in_columns(inputs, height_table)
         qkv = self._project_heads(x, self._along_width)
         # Along the width, a query sees its own row, without an embedding.
-        tables = K.zeros_like(height_table), width_table
+        tables = 0 * height_table, width_table
         rows = LocalGeometry(block_size=1, halo_size=0)
         columns = LocalGeometry(block_size=width, halo_size=0)
         return self._chosen_weights(qkv, places, tables, [rows, columns])

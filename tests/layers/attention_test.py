@@ -13,7 +13,7 @@ from scipy import special
 import lambdanet
 from lambdanet.backend import device
 from lambdanet.errors import InputError
-from lambdanet.ops import attention
+from lambdanet.ops import attention, content_lambdas
 
 
 @pytest.mark.parametrize("options", [{}, {"map_size": (7, 5), "key_dim": 3}])
@@ -63,6 +63,23 @@ def test_linear_attention_equals_its_attention_map(feature_map):
     expected = np.einsum("bhnm,bmhv->bnhv", weights, values)
     expected = expected.reshape([2, 3, 4, 8])
     assert_close(outputs, expected, 1e-5)
+
+
+def test_linear_attention_of_one_head_is_a_content_lambda():
+    """Appendix D.3 of the paper."""
+    layer = lambdanet.LinearAttention(8, num_heads=1, key_dim=3)
+    x = images(2, 3, 4, 6)
+    outputs = layer(x)
+    queries, keys, values = (
+        tf.constant(part.reshape([2, 12, 1, -1]), tf.float32)
+        for part in projected(layer, x)
+    )
+    keys = tf.einsum("bmuk->bmku", keys)
+    values = tf.einsum("bmuv->bmvu", values)
+    queries = tf.nn.softmax(queries)
+    expected = content_lambdas.apply_content_lambda(queries, keys, values)
+    outputs = tf.reshape(outputs, expected.shape)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
