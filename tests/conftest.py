@@ -88,7 +88,7 @@ def pytest_addoption(parser):
         "--seconds",
         type=float,
         default=float("inf"),
-        help="skip the tests that begin after so many processor seconds of tests",
+        help="skip the tests that begin once the tests before took this many processor seconds",
     )
 
 

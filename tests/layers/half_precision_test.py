@@ -18,7 +18,7 @@ from lambdanet.explain import networks
 from lambdanet.ops import pooling
 
 HALVES = ["float16", "bfloat16"]
-# Sums of these, or sums of as many numbers, leave the range or the precision of float16.
+# Means whose sums overflow float16, or lose small terms in it.
 MAPS = {
     "large map": images(1, 512, 512, 4) / 8 + 1,
     "large numbers": images(1, 56, 56, 4) + 24,
