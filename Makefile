@@ -16,7 +16,7 @@
 #                where there is a Python 3.12 to 3.14; it is installed into .venv-newest
 #   make fuzz    300 random layers on each backend, 45 random streams, and all variants of which the tests have a sample, in
 #                minutes
-#   make test-plain-cpu   make test-all as on a processor with AVX2 and nothing newer
+#   make test-plain-cpu   make test-all as on a processor with AVX2 and nothing newer, and TensorFlow's part with oneDNN
 #   make test-tensorflow-2.21   layers, models and training with TensorFlow 2.21, in .venv-2.21
 #   make coverage   make test-all, and the lines of the library that it ran: at least 95 %
 #   make check   lint, and the tests nearest to what changed, in a minute; before each commit
@@ -197,7 +197,8 @@ fuzz: $(VENV)/dev.stamp
 	LAMBDANET_FUZZ=7.5 KERAS_BACKEND=torch $(PYTEST) --dist=load $(FUZZ)
 
 test-plain-cpu: $(VENV)/dev.stamp
-	$(BIN)/python tests/plain_cpu.py $(MAKE) test-all
+	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/python tests/plain_cpu.py $(MAKE) test-all
+	TF_ENABLE_ONEDNN_OPTS=1 $(BIN)/python tests/plain_cpu.py $(MAKE) test-tensorflow test-slow-tensorflow test-rest-tensorflow
 
 coverage: $(VENV)/dev.stamp
 	rm -f .coverage .coverage.*

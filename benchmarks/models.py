@@ -56,7 +56,8 @@ def benchmark_models(
     Prints a table per pass.
 
     Args:
-      models: names of models in the zoo, optionally with options and a size: "resnet_50_llll:key_dim=8@160".
+      models: names of models in the zoo, optionally with options and a size: "resnet_50_llll:key_dim=8@160";
+        " with TF_ENABLE_ONEDNN_OPTS=1" at its end sets a variable of its process.
       passes: "train" (forward, backward, SGD), "infer", or both.
       batch_size: the number of images per step.
       repeats: the number of turns per model and pass.

@@ -8,6 +8,7 @@ from typing import Annotated
 from lambdanet import command_line
 from lambdanet.commands import Name, RemoteFolder, Repeated, command
 from lambdanet.errors import check_known, invalid
+from lambdanet.onednn import use_onednn
 
 
 def train_detector(
@@ -35,6 +36,8 @@ def train_detector(
       enable_async_checkpointing: wait until each checkpoint is written, instead of training on (default:
         train on).
     """
+    use_onednn()
+
     from lambdanet.detection.configs import resolve
     from lambdanet.detection.run import train
 

@@ -19,7 +19,6 @@ SOURCE = ROOT / "tests" / "programs" / "hide_instructions.c"
 # NumPy's names differ between versions, and the Eigen of TensorFlow has no variable.
 # TensorFlow itself looks for bfloat16 instructions, and crashes where ONEDNN_MAX_CPU_ISA hides them.
 VARIABLES = {
-    "TF_ENABLE_ONEDNN_OPTS": "0",
     "ATEN_CPU_CAPABILITY": "avx2",
     "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
 }

@@ -30,7 +30,8 @@ class ContenderFailed(Exception):
 class ContenderProcess:
     """A process that runs `benchmarks.interleaved.worker` for one contender.
 
-    A name that ends with " on jax" or another backend of Keras runs on that one, others as in this process.
+    A name that ends with " on jax" or another backend of Keras runs on that one, others as in this process;
+    " with NAME=VALUE" sets a variable of its environment.
     The constructor starts it, with additional variables in its environment, and does not wait; `about` does.
     """
 
@@ -47,7 +48,11 @@ class ContenderProcess:
             "TF_FORCE_GPU_ALLOW_GROWTH": "true",
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         }
-        contender, _, backend = name.partition(" on ")
+        contender, _, setting = name.partition(" with ")
+        if setting:
+            variable, _, value = setting.partition("=")
+            variables[variable] = value
+        contender, _, backend = contender.partition(" on ")
         if backend:
             variables["KERAS_BACKEND"] = backend
         self._process = subprocess.Popen(

@@ -27,7 +27,9 @@ PREFIX = "model/"
 class Network:
     """A model, its options and its image size."""
 
-    text: str  # "NAME", "NAME:KEY=VALUE,...", "NAME@SIZE" or "NAME:KEY=VALUE,...@SIZE"
+    # "NAME", "NAME:KEY=VALUE,...", "NAME@SIZE" or "NAME:KEY=VALUE,...@SIZE", and then perhaps " with
+    # VARIABLE=VALUE" of the environment.
+    text: str
     name: str  # in the zoo
     options: dict[str, Any]  # of `create_model`
     size: int  # the side of the images, in pixels; 0: the model's default
@@ -35,7 +37,8 @@ class Network:
     @classmethod
     def parse(cls, text: str) -> "Network":
         """Parses a text; raises `InputError` if it is not as described."""
-        front, at, size = text.partition("@")
+        network = text.partition(" with ")[0]
+        front, at, size = network.partition("@")
         name, _, listed = front.partition(":")
         try:
             pairs = (pair.split("=") for pair in listed.split(",") if pair)

@@ -6,11 +6,10 @@ import contextvars
 import dataclasses
 import math
 import os
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from lambdanet import backend as K
+from lambdanet import onednn
 from lambdanet.errors import check_known, invalid
 
 
@@ -94,10 +93,14 @@ _CPU_WITHOUT_ONEDNN = (
         rate=1.1e11, elementwise_rate=3.8e8, bandwidth=1.7e9, convolution_rate=2.8e10
     ),
 )
+# The same with oneDNN and without AVX-512: from the times of an EPYC 7003 with TF_ENABLE_ONEDNN_OPTS=1. Only
+# their ratios are fitted.
+_CPU_WITHOUT_AVX512 = (
+    Speed(rate=5.6e10, elementwise_rate=7.1e8, bandwidth=2.6e9),
+    Speed(rate=1.6e11, elementwise_rate=1.6e9, bandwidth=8e9, convolution_rate=2e10),
+)
 # Replaces these rates: those of both passes, and those of a forward pass, in the order of `Speed`.
 RATES = "LAMBDANET_CPU_RATES"
-# With one of these instructions, TensorFlow uses oneDNN, unless TF_ENABLE_ONEDNN_OPTS says otherwise.
-_ONEDNN_INSTRUCTIONS = frozenset({"amx_tile", "avx512_bf16", "avx512_vnni", "avx_vnni"})
 
 
 def cpu_speeds() -> tuple[Speed, Speed]:
@@ -122,29 +125,19 @@ def cpu_speeds() -> tuple[Speed, Speed]:
                 text,
             )
         return _speed(rates[:4]), _speed(rates[4:])
-    if K.ENGINE == "tensorflow" and not _uses_onednn():
+    if K.ENGINE != "tensorflow":
+        return _CPU
+    if not onednn.is_used():
         return _CPU_WITHOUT_ONEDNN
+    instructions = onednn.processor_flags()
+    if instructions and "avx512f" not in instructions:
+        return _CPU_WITHOUT_AVX512
     return _CPU
 
 
 def _speed(rates: list[float]) -> Speed:
     rate, elementwise_rate, bandwidth, convolution_rate = rates
     return Speed(rate, elementwise_rate, bandwidth, convolution_rate)
-
-
-def _uses_onednn() -> bool:
-    """Whether TensorFlow computes by oneDNN, which is also the answer where the instructions are unknown."""
-    setting = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
-    if setting:
-        return setting != "0"
-    try:
-        processors = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return True
-    flags = re.search(r"^flags\s*:(.*)$", processors, re.MULTILINE)
-    if flags is None:  # not an x86 processor
-        return True
-    return not _ONEDNN_INSTRUCTIONS.isdisjoint(flags[1].split())
 
 
 # TPU: a v3 core, from its memory bandwidth and the 128 x 128 tiles of its arrays and matrix unit; the choices

@@ -14,6 +14,7 @@ from lambdanet.cli.training import (
 )
 from lambdanet.commands import Folder, RemoteFolder, Repeated, command
 from lambdanet.errors import Unfinished, invalid
+from lambdanet.onednn import use_onednn
 from lambdanet.which_keras import use_backend
 
 Split = Annotated[
@@ -131,6 +132,7 @@ def predict_many(
     """
     if out.endswith((".csv", ".jsonl")):
         raise invalid("out", "a folder", out)
+    use_onednn()
 
     from lambdanet.training.beam import predict
 
@@ -177,6 +179,8 @@ def pseudo_label(
       label_mode: soft (the default: the probabilities of all classes) or hard.
       seed: random seed.
     """
+    use_onednn()
+
     from lambdanet.training.beam import pseudo_labels
 
     pseudo_labels.pseudo_label(

@@ -14,6 +14,7 @@ from lambdanet.commands import (
     command,
 )
 from lambdanet.errors import InputError, check_known
+from lambdanet.onednn import use_onednn
 from lambdanet.text_table import align_columns
 from lambdanet.which_keras import use_backend
 
@@ -124,6 +125,7 @@ def train(
     """
     changed = _recipe(recipe, set)
     use_backend(backend, BACKENDS)
+    use_onednn()
 
     from lambdanet.training import train
     from lambdanet.training.data.task import task_of
@@ -213,6 +215,7 @@ def evaluate(
       flip: average the logits of each picture and its mirror image.
     """
     use_backend(backend, BACKENDS)
+    use_onednn()
 
     from lambdanet.training import evaluate
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from helpers import relative_error, with_gradients
 from refusals import refused
 
+from lambdanet import onednn
 from lambdanet.backend import device
 from lambdanet.ops import kernels
 from lambdanet.ops.kernels import KERNELS
@@ -124,17 +125,28 @@ def test_rates_of_the_environment(monkeypatch):
             device.cpu_speeds()
 
 
-def test_rates_follow_whether_tensorflow_uses_onednn(monkeypatch):
+@pytest.mark.parametrize(
+    ("flags", "variable", "row"),
+    [
+        ("avx2", "0", "_CPU_WITHOUT_ONEDNN"),
+        ("avx2", None, "_CPU_WITHOUT_ONEDNN"),
+        ("avx2", "1", "_CPU_WITHOUT_AVX512"),
+        ("avx2 avx_vnni", None, "_CPU_WITHOUT_AVX512"),
+        ("avx2 avx512f", None, "_CPU_WITHOUT_ONEDNN"),
+        ("avx2 avx512f", "1", "_CPU"),
+        ("avx2 avx512f avx512_vnni", None, "_CPU"),
+        ("avx2 avx512f avx512_vnni", "0", "_CPU_WITHOUT_ONEDNN"),
+    ],
+)
+def test_rates_of_the_processor(monkeypatch, flags, variable, row):
+    """TensorFlow itself chooses oneDNN where a processor has VNNI, bfloat16 or AMX instructions."""
     monkeypatch.delenv("LAMBDANET_CPU_RATES", raising=False)
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
-    with_onednn = device.cpu_speeds()
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    assert device.cpu_speeds() != with_onednn
-    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
-    for flag in ("avx512_vnni", "avx512f"):
-        text = f"model: 1\nflags\t\t: fpu avx2 {flag}\n"
-        monkeypatch.setattr(device.Path, "read_text", lambda path, text=text: text)
-        assert (device.cpu_speeds() == with_onednn) == (flag == "avx512_vnni")
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    if variable:
+        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", variable)
+    text = f"model: 1\nflags\t\t: fpu {flags}\n"
+    monkeypatch.setattr(onednn.Path, "read_text", lambda path: text)
+    assert device.cpu_speeds() is getattr(device, row)
 
 
 def test_assume_sets_the_kind_of_device():
