@@ -19,10 +19,14 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.recipe_values import SCHEDULES
 from lambdanet.errors import check_known, invalid, one_line
 from lambdanet.training.data.task import task_of
-from lambdanet.training.run import optimizers
-from lambdanet.training.run.train_step import (
-    accumulate_gradients,
-    average_weights,
+from lambdanet.training.run.optimizers import (
+    LossScaleOptimizer,
+    class_of,
+    parameters_of,
+)
+from lambdanet.training.run.step import (
+    RecipeOptimizer,
+    build_train_step,
     rematerialize,
 )
 
@@ -85,8 +89,10 @@ def _kernel_regularizer(recipe: Recipe) -> keras.regularizers.Regularizer | None
     return keras.regularizers.L2(recipe.weight_decay / 2)
 
 
-def build_schedule(recipe: Recipe, steps_per_epoch: int) -> "WarmupSchedule":
-    """Returns the learning rate of the recipe at each step."""
+def build_schedule(
+    recipe: Recipe, steps_per_epoch: int, first: int = 0
+) -> "WarmupSchedule":
+    """Returns the learning rate of the recipe at each step; `first` is the position of step 0."""
     return WarmupSchedule(
         recipe.learning_rate,
         total_steps=recipe.epochs * steps_per_epoch,
@@ -95,64 +101,53 @@ def build_schedule(recipe: Recipe, steps_per_epoch: int) -> "WarmupSchedule":
         floor=recipe.cosine_floor,
         decay_rate=recipe.decay_rate,
         decay_steps=recipe.decay_epochs * steps_per_epoch,
+        first=first,
     )
 
 
 def build_optimizer(
-    recipe: Recipe, weights: Sequence[Any], steps_per_epoch: int
+    recipe: Recipe, weights: Sequence[Any], steps_per_epoch: int, first: int = 0
 ) -> keras.optimizers.Optimizer:
     """Returns the recipe's optimizer, with its learning rate schedule, clipping, decay and loss scaling.
 
     Its `averages` are the moving averages of all weights, batch statistics too, where the recipe has
-    `ema_decay`. They start at the weights, and `average_weights` moves them.
+    `ema_decay`. They start at the weights, and `move_averages` moves them.
 
     Args:
       recipe: the recipe.
       weights: the weights of the model; it is built for those that are trainable.
       steps_per_epoch: the steps per epoch.
+      first: the position of step 0, as from `DataRecord.place`.
 
     Raises:
       InputError: it does not take these `optimizer_options`.
     """
-    kind = optimizers.class_of(recipe)
+    kind = class_of(recipe)
+    # A file of Keras has `__class__`, and so is loaded where step.py is not.
+    own = {"recipe": recipe, "__class__": kind}
+    optimizer_class = type(kind.__name__, (RecipeOptimizer, kind), own)
     arguments: dict[str, Any] = {
-        "learning_rate": build_schedule(recipe, steps_per_epoch),
+        "learning_rate": build_schedule(recipe, steps_per_epoch, first),
         # In the paths of variables, where Keras would count its optimizers.
         "name": recipe.optimizer,
         "ema_momentum": recipe.ema_decay,
         **recipe.optimizer_options,
     }
-    for name in {"momentum", "beta_1"} & optimizers.parameters_of(kind).keys():
+    for name in {"momentum", "beta_1"} & parameters_of(kind).keys():
         arguments[name] = recipe.momentum
     if recipe.decays_in_steps:
         arguments["weight_decay"] = recipe.weight_decay
     if recipe.clip_norm:
         arguments["global_clipnorm"] = recipe.clip_norm
-    variables = [weight for weight in weights if weight.trainable]
     try:
-        optimizer = kind(**arguments)
-        # Keras would decay all at one learning rate.
-        optimizer.exclude_from_weight_decay(variables)
-        optimizer.build(variables)
+        optimizer = optimizer_class(**arguments)
+        if recipe.mixed_precision == "float16":
+            optimizer = LossScaleOptimizer(optimizer, name="loss_scale")
+        optimizer.build([weight for weight in weights if weight.trainable])
     except (TypeError, ValueError) as error:
         accepted = f"options of {kind.__name__}"
         options = recipe.optimizer_options
         raise invalid("optimizer_options", accepted, options, one_line(error)) from None
-    decay = 0.0 if kind is optimizers.LAMB else optimizer.weight_decay or 0.0
-    decays = [decay * optimizers.is_kernel(variable) for variable in variables]
-    factors = optimizers.layer_rate_factors(
-        variables, recipe.layer_decay, recipe.head_rate
-    )
-    if any(decays) or {*factors} != {1}:
-        optimizer.update_step = optimizers.scale_steps(optimizer, factors, decays)
-    if recipe.clip_adaptive:
-        clip = optimizers.adaptive_clip(recipe.clip_adaptive)
-        optimizer.apply = optimizers.clip_first(optimizer, clip, variables)
-    if recipe.mixed_precision == "float16":
-        optimizer = optimizers.LossScaleOptimizer(optimizer, name="loss_scale")
-        optimizer.build(variables)
-    if K.ENGINE == "tensorflow":
-        optimizer.apply = optimizers.sum_over_devices(optimizer)
     optimizer.averages = []
     if recipe.ema_decay:
         optimizer.averages = optimizer.add_optimizer_variables(weights, "average")
@@ -185,10 +180,7 @@ def compile_model(
         raise invalid("remat", accepted, True)
     if recipe.remat:
         model.call = rematerialize(model)
-    if recipe.accumulate_steps > 1:
-        model.train_step = accumulate_gradients(model, recipe.accumulate_steps)
-    if optimizer.averages:
-        model.train_step = average_weights(model)
+    model.train_step = build_train_step(model, recipe.accumulate_steps)
 
 
 def create_metrics(model: keras.Model, labels: np.ndarray) -> None:
@@ -228,7 +220,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     floor: float = 0.0  # the end of the cosine, as a fraction of the peak
     decay_rate: float = 1.0  # the factor per stair of the exponential
     decay_steps: float = 1.0  # the steps per stair, not necessarily an integer
-    first: int = 0  # the place of step 0, as from `DataRecord.position`
+    first: int = 0  # the position of step 0, as from `DataRecord.place`
 
     def __post_init__(self) -> None:
         check_known("schedule", self.shape, SCHEDULES)

@@ -114,8 +114,11 @@ class Checkpoints:
         for old in self.steps()[: -self._max_to_keep]:
             _path(folder, old).unlink(missing_ok=True)
 
-    def restore(self) -> int:
+    def restore(self, newest: tuple[int, dict[str, np.ndarray]] | None = None) -> int:
         """Restores the newest checkpoint that can be read, and prints which ones cannot.
+
+        Args:
+          newest: the result of `read_newest` for the folder; None: it is read here.
 
         Returns:
           The steps completed; 0 where there is no checkpoint.
@@ -124,7 +127,7 @@ class Checkpoints:
           InputError: the checkpoint is of another model or optimizer, no checkpoint can be read, or workers
             found different ones.
         """
-        step, arrays = read_newest(self.directory)
+        step, arrays = newest or read_newest(self.directory)
         if step:
             if self.averages:
                 # Earlier checkpoints have no averages of batch statistics.
@@ -245,11 +248,6 @@ def read_newest(
             f"no checkpoint in {str(directory)!r} can be read; remove that folder {remedy}"
         )
     return 0, {}
-
-
-def has_checkpoint(directory: Path) -> bool:
-    """Whether a folder has a checkpoint."""
-    return bool(_steps(directory))
 
 
 def is_of_tf_keras(directory: Path) -> bool:

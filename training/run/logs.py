@@ -163,7 +163,7 @@ def show_pictures(folder: Path, recipe: Recipe, images: Sequence[tf.Tensor]) -> 
 
 
 def opening(
-    dataset: Dataset, path: Path, devices: Devices, step: int, position: int
+    dataset: Dataset, path: Path, devices: Devices, step: int, epoch: int, done: int
 ) -> list[str]:
     """Returns what a run begins with, or is resumed from.
 
@@ -172,7 +172,8 @@ def opening(
       path: the model_dir.
       devices: the devices of the run.
       step: the number of steps completed.
-      position: its place in the epochs, as from `DataRecord.position`.
+      epoch: the number of epochs completed.
+      done: the number of steps completed of the next one.
 
     Returns:
       One line for a worker that is not the chief.
@@ -182,7 +183,6 @@ def opening(
     recipe = dataset.recipe
     steps = dataset.steps_per_epoch
     name = f"{recipe.model} on {recipe.dataset} in {path}"
-    epoch, done = divmod(position, steps)
     if step == 0:
         start = f"training {name}: {recipe.epochs} epochs of {steps} steps"
     else:

@@ -4,12 +4,13 @@
 Most runs are one call of `keras.Model.fit`. The order of an epoch in it:
 
 1. `Dataset.train(position, shard)` (training/data/dataset.py) yields its batches, from the place in the
-   epochs at which the run stands (`DataRecord.position`, start.py): indices are shuffled by the seed and the
+   epochs at which the run stands (`DataRecord.place`, start.py): indices are shuffled by the seed and the
    number of the epoch, so a resumed run gets the same batches. Each picture is read, decoded, augmented and
    mixed with others (preprocess.py).
-2. For each batch, Keras calls the compiled step: forward pass, the loss of `compile_model` (build.py),
-   gradients, and the update of `build_optimizer` (optimizers.py: clipping, decay, loss scaling; build.py: the
-   learning rate, `WarmupSchedule`). `accumulate_steps` divides the batch, and averages move (train_step.py).
+2. For each batch, Keras calls the compiled step (step.py): forward pass, the loss of `compile_model`
+   (build.py), gradients (`accumulate_steps` divides the batch), the sum over devices, and the update of
+   `build_optimizer`: loss scaling, clipping, decay, and the learning rate of `WarmupSchedule` (build.py).
+   Then the averages move.
 3. After each step, the callbacks in the order of `create_callbacks`: the guard checks that the loss is
    finite, and `SaveCheckpoints` (checkpoints.py) writes a checkpoint every `save_every` steps, and where a
    stop was requested.
@@ -50,13 +51,14 @@ from lambdanet.training.run.build import (
     compile_model,
 )
 from lambdanet.training.run.checkpoints import (
+    SUMS,
     AveragedEvaluation,
     BestEpoch,
     Checkpoints,
     Logs,
     SaveCheckpoints,
-    has_checkpoint,
     is_out_of_patience,
+    read_newest,
 )
 from lambdanet.training.run.devices import Devices, create_devices
 from lambdanet.training.run.logs import (
@@ -71,7 +73,7 @@ from lambdanet.training.run.logs import (
     show_pictures,
 )
 from lambdanet.training.run.lora import enable_lora
-from lambdanet.training.run.optimizers import class_of, inner
+from lambdanet.training.run.optimizers import class_of
 from lambdanet.training.run.stop_request import StopRequest
 
 which_keras.check_backend("training", ("tensorflow", "jax"))
@@ -199,13 +201,26 @@ def train(
         )
         evaluation_steps = dataset.eval_steps(devices.shard())
 
+        # The newest checkpoint, and its place in the epochs.
+        step, arrays = read_newest(path / model_dirs.CHECKPOINTS)
+        if step:
+            record = start.resume(
+                path,
+                before,
+                record,
+                step,
+                bool(arrays[SUMS].any()),
+                chosen.accept_new_data,
+            )
+        place = record.place(step)
+
         # The model, with its initial weights unless it has been trained, and its optimizer.
         keras.utils.set_random_seed(recipe.seed)
         if chosen.deterministic and keras.config.backend() == "tensorflow":
             tf.config.experimental.enable_op_determinism()
         model = build_model_for_training(recipe)
         frozen = start.frozen_layers(model, recipe)
-        if recipe.start_from and not has_checkpoint(path / model_dirs.CHECKPOINTS):
+        if recipe.start_from and not step:
             names = dataset.class_names
             classes = Classes("the data", len(names), names)
             line = start.load_initial_weights(
@@ -217,9 +232,11 @@ def train(
             layer.trainable = False
         if recipe.lora_rank:
             enable_lora(model, recipe.lora_rank)
-        optimizer = build_optimizer(recipe, model.weights, steps_per_epoch)
+        optimizer = build_optimizer(
+            recipe, model.weights, steps_per_epoch, record.place(0).position
+        )
 
-        # Their checkpoints, and the newest of them.
+        # Their checkpoints, and the values of the newest.
         checkpoints = Checkpoints(
             path / model_dirs.CHECKPOINTS, model, optimizer, devices
         )
@@ -233,19 +250,10 @@ def train(
             *_user_callbacks(chosen.callback if devices.chief else (), recipe, path),
             *best,
         ]
-        step = checkpoints.restore()
-        if step:
-            record = start.resume(
-                path,
-                before,
-                record,
-                step,
-                bool(checkpoints.sums.any()),
-                chosen.accept_new_data,
-            )
-        if step == record.first_step:
-            checkpoints.sums = 0 * checkpoints.sums  # an epoch begins, perhaps again
-        inner(optimizer)._learning_rate.first = record.position(0)
+        if step and step == record.first_step:  # its epoch begins again
+            arrays[SUMS].fill(0)
+        checkpoints.restore((step, arrays))
+        del arrays  # which are as large as the variables
         devices.prepare(model)
         compile_model(
             dataclasses.replace(
@@ -267,19 +275,17 @@ def train(
             )
 
         # What the run says about itself.
-        def is_finished() -> bool:
-            epoch = record.position(step) // steps_per_epoch
-            return epoch >= recipe.epochs or any(
-                is_out_of_patience(recipe.patience, epoch - each.epoch) for each in best
+        def is_finished(place: start.Place) -> bool:
+            return place.epoch >= recipe.epochs or any(
+                is_out_of_patience(recipe.patience, place.epoch - each.epoch)
+                for each in best
             )
 
         # False where the run was stopped in the evaluation of its last epoch.
-        position = record.position(step)
-        is_evaluated = position % steps_per_epoch != 0 or not checkpoints.sums.any()
+        is_evaluated = place.step > 0 or not checkpoints.sums.any()
         with StopRequest() as stop, bad_records.as_input_errors():
-            print(
-                "\n".join(opening(dataset, path, devices, step, position)), flush=True
-            )
+            lines = opening(dataset, path, devices, step, place.epoch, place.step)
+            print("\n".join(lines), flush=True)
             if devices.chief and step == 0:
                 pictures = dataset.first_images(MAX_PICTURES)
                 show_pictures(path / model_dirs.LOGS, recipe, pictures)
@@ -290,29 +296,26 @@ def train(
             saving = SaveCheckpoints(checkpoints, chosen.save_every, stop)
             callbacks = create_callbacks(recipe, path, checkpoints, own, saving)
             if not is_evaluated:
-                epoch = position // steps_per_epoch - 1
                 finish_epoch(
-                    model, callbacks, epoch, evaluation, evaluation_steps, checkpoints
+                    model, callbacks, place.epoch - 1, evaluation, evaluation_steps
                 )
             verbosity = 1 if sys.stdout.isatty() else 2  # a bar, or a line per epoch
             if not devices.chief:
                 verbosity = 0
-            while not is_finished():
+            while not is_finished(place):
                 # A call of `fit` has one number of steps per epoch. So the rest of an epoch that had begun
                 # has a call of its own, and so has each epoch whose last execution has fewer steps.
-                position = record.position(step)
-                epoch, done = divmod(position, steps_per_epoch)
-                steps = steps_per_epoch - done
+                steps = place.steps_left
                 uneven = steps % chosen.steps_per_execution
                 count = steps if uneven else -1
-                batches = functools.partial(dataset.train, position, count=count)
-                end = epoch + 1 if done or uneven else recipe.epochs
+                batches = functools.partial(dataset.train, place.position, count=count)
+                end = place.epoch + 1 if place.step or uneven else recipe.epochs
                 run = {"model": model, "epochs": end, "steps": steps}
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "Your input ran out of data")
                     model.fit(
                         devices.distribute_dataset(batches),
-                        initial_epoch=epoch,
+                        initial_epoch=place.epoch,
                         epochs=end,
                         steps_per_epoch=steps,
                         validation_data=evaluation,
@@ -322,7 +325,7 @@ def train(
                         ),
                         shuffle=False,  # as `dataset` does
                     )
-                step = int(optimizer.iterations.numpy())
+                place = record.place(int(optimizer.iterations.numpy()))
 
     # Its report.
     return start.report(path, recipe)
@@ -371,7 +374,6 @@ def finish_epoch(
     epoch: int,
     evaluation: Any,
     evaluation_steps: int,
-    checkpoints: Checkpoints,
 ) -> None:
     """Evaluates an epoch whose training steps are complete, and calls the callbacks for its end.
 
@@ -381,7 +383,6 @@ def finish_epoch(
       epoch: the epoch, from 0.
       evaluation: data for `keras.Model.evaluate`.
       evaluation_steps: the number of batches.
-      checkpoints: the checkpoints, with the sums of the training metrics.
     """
     every = CallbackList(callbacks, model=model)
     every.on_train_begin()

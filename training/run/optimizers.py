@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizers of recipes: Keras's and LAMB, and what is around them.
+"""The optimizers of recipes: Keras's, LAMB, loss scaling, adaptive clipping, and the rates of layers.
 
-Around an optimizer of any class are functions in place of two of its methods: `apply` is that of
-`sum_over_devices` and `clip_first`, and `update_step` that of `scale_steps`.
+What they do in a step is in step.py.
 """
 
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
@@ -17,9 +16,6 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.recipe_values import OPTIMIZERS, coerce
 from lambdanet.errors import check_known
 from lambdanet.models.layer_builder import CLASSIFIER
-
-# Gradients and weights of a layer -> the gradients to apply.
-Clip = Callable[[Tensor, Any], Tensor]
 
 
 @keras.saving.register_keras_serializable("lambdanet")
@@ -134,72 +130,10 @@ def parameters_of(kind: type) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(kind.__init__).parameters)  # type: ignore[misc]
 
 
-def sum_over_devices(optimizer: keras.optimizers.Optimizer) -> Callable[..., None]:
-    """Returns an `apply` of an optimizer that first sums the gradients over the devices of TensorFlow.
-
-    Keras 3.15 sums them last, and clips those of each device.
-
-    Args:
-      optimizer: the optimizer, or that of loss scaling around it.
-    """
-    import tensorflow as tf
-
-    apply = optimizer.apply
-    inner(optimizer)._all_reduce_sum_gradients = list  # of pairs that are summed
-
-    def apply_sums(grads: Any, trainable_variables: Any = None) -> None:
-        context = tf.distribute.get_replica_context()
-        apply(context.all_reduce("SUM", list(grads)), trainable_variables)
-
-    return apply_sums
-
-
-def clip_first(
-    optimizer: keras.optimizers.Optimizer, clip: Clip, variables: Sequence[Any]
-) -> Callable[..., None]:
-    """Returns an `apply` of an optimizer that first clips the gradients of each weight.
-
-    Args:
-      optimizer: the optimizer.
-      clip: the function that clips.
-      variables: the weights for which it is built.
-    """
-    apply = optimizer.apply
-
-    def apply_clipped(grads: Any, trainable_variables: Any = None) -> None:
-        pairs = zip(grads, trainable_variables or variables, strict=True)
-        apply([clip(g, v) for g, v in pairs], trainable_variables)
-
-    return apply_clipped
-
-
-def scale_steps(
-    optimizer: keras.optimizers.Optimizer,
-    factors: Sequence[float],
-    decays: Sequence[float],
-) -> Callable[..., None]:
-    """Returns an `update_step` of an optimizer that decays each weight at a learning rate of its own.
-
-    Args:
-      optimizer: the optimizer.
-      factors: the factor on the learning rate of each weight for which it is built.
-      decays: the decay of each, by the learning rate times the weight.
-    """
-    update_step = optimizer.update_step
-
-    def scaled_step(gradient: Tensor, variable: Any, learning_rate: Any) -> None:
-        index = optimizer._get_variable_index(variable)
-        rate = learning_rate * factors[index]
-        if decays[index]:
-            decay = K.cast(decays[index] * rate, variable.dtype)
-            optimizer.assign_sub(variable, variable * decay)
-        update_step(gradient, variable, rate)
-
-    return scaled_step
-
-
-def adaptive_clip(limit: float, epsilon: float = 1e-3) -> Clip:
-    """Returns adaptive gradient clipping (AGC, Brock et al. 2021, equation 3).
+def adaptive_clip(
+    gradient: Tensor, variable: Any, limit: float, epsilon: float = 1e-3
+) -> Tensor:
+    """Returns the gradient of a weight after adaptive clipping (AGC, Brock et al. 2021, equation 3).
 
         g = g * min(1, limit * max(|w|, epsilon) / |g|)
 
@@ -207,25 +141,21 @@ def adaptive_clip(limit: float, epsilon: float = 1e-3) -> Clip:
     classifier is not clipped, as in the paper.
 
     Args:
+      gradient: the gradient.
+      variable: the weight.
       limit: the largest size of a gradient, relative to the size of the weights.
       epsilon: the least size of weights that counts.
 
     Example:
       >>> bias = keras.Variable([6.0, 8.0], name="bias")
-      >>> adaptive_clip(0.01)(tf.constant([3.0, 4.0]), bias).numpy()
+      >>> adaptive_clip(tf.constant([3.0, 4.0]), bias, limit=0.01).numpy()
       array([0.06, 0.08], dtype=float32)
     """
-
-    def clip(gradient: Tensor, variable: Any) -> Tensor:
-        if _layer(variable).startswith(CLASSIFIER):
-            return gradient
-        axes = _unit_axes(variable)
-        largest = limit * K.maximum(norm(variable, axes), epsilon)
-        return gradient * K.minimum(
-            1.0, largest / K.maximum(norm(gradient, axes), 1e-6)
-        )
-
-    return clip
+    if _layer(variable).startswith(CLASSIFIER):
+        return gradient
+    axes = _unit_axes(variable)
+    largest = limit * K.maximum(norm(variable, axes), epsilon)
+    return gradient * K.minimum(1.0, largest / K.maximum(norm(gradient, axes), 1e-6))
 
 
 def layer_rate_factors(

@@ -7,6 +7,7 @@ an unfinished epoch starts over with these, the epochs before it count as comple
 continues from there. The count of steps continues.
 """
 
+import dataclasses
 import fnmatch
 import functools
 import json
@@ -92,6 +93,16 @@ def report(path: Path, recipe: Recipe) -> dict[str, Any]:
     return last
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The place of a run in its epochs."""
+
+    position: int  # steps since their beginning
+    epoch: int  # the number of complete epochs
+    step: int  # the steps completed of the next one
+    steps_left: int  # the steps that are left of it
+
+
 class DataRecord(NamedTuple):
     """The data of a run, and the place from which it reads them."""
 
@@ -103,12 +114,14 @@ class DataRecord(NamedTuple):
     first_epoch: int = 0  # the number of epochs completed before it
     masks: Any = ()  # of each what `describe_content` returns
 
-    def position(self, step: int) -> int:
-        """Returns the number that a step would have if the run had read these data from the beginning.
+    def place(self, step: int) -> Place:
+        """Returns the place of a step, as if the run had read these data from the beginning.
 
-        With 2 steps per epoch from step 12 on, after 3 epochs of 4 steps: 6 for step 12, 7 for step 13.
+        With 2 steps per epoch from step 12 on, after 3 epochs of 4 steps, step 13 is at `Place(7, 3, 1, 1)`.
         """
-        return self.first_epoch * self.steps_per_epoch + step - self.first_step
+        position = self.first_epoch * self.steps_per_epoch + step - self.first_step
+        epoch, done = divmod(position, self.steps_per_epoch)
+        return Place(position, epoch, done, self.steps_per_epoch - done)
 
 
 def read_record(model_dir: str | Path) -> DataRecord:
@@ -194,7 +207,7 @@ def resume(
             f"other masks: {', '.join(changes)}; --accept_new_data goes on with these, "
             f"and {start} in another --model_dir starts from its weights"
         )
-    epoch = (before.position(step) - is_within_epoch) // before.steps_per_epoch
+    epoch = before.place(step - is_within_epoch).epoch
     return now._replace(first_step=step, first_epoch=epoch)
 
 

@@ -17,8 +17,8 @@ from lambdanet.training.run import loop
 from lambdanet.training.run.build import build_optimizer, create_metrics
 from lambdanet.training.run.checkpoints import Checkpoints, SaveCheckpoints
 from lambdanet.training.run.logs import HistoryFile, Speed, read_history, show_pictures
+from lambdanet.training.run.step import build_train_step
 from lambdanet.training.run.stop_request import StopRequest
-from lambdanet.training.run.train_step import average_weights
 
 IMAGES = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
 LABELS = np.arange(8) % 2
@@ -48,8 +48,7 @@ class _Run:
             metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
         )
         create_metrics(self.model, np.zeros([1]))
-        if ema_decay:
-            self.model.train_step = average_weights(self.model)
+        self.model.train_step = build_train_step(self.model)
 
     def fit(
         self,

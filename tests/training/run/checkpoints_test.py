@@ -12,7 +12,7 @@ from refusals import refused
 from lambdanet import configs
 from lambdanet.training.run.build import build_optimizer
 from lambdanet.training.run.checkpoints import BestEpoch, Checkpoints
-from lambdanet.training.run.train_step import move_averages
+from lambdanet.training.run.step import move_averages
 
 pytestmark = pytest.mark.jax
 

@@ -26,7 +26,7 @@ from lambdanet.training.run.build import (
 from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.lora import enable_lora
 from lambdanet.training.run.model_dir import load_trained_model
-from lambdanet.training.run.train_step import move_averages
+from lambdanet.training.run.step import move_averages
 from lambdanet.training.train import train
 
 RECIPE = dataclasses.replace(

@@ -96,14 +96,28 @@ def test_either_steps_or_loss_decay_kernels(optimizer):
     assert (built.weight_decay or 0) == decay
 
 
-def test_clip_norm_scales_all_gradients_together():
+@pytest.mark.parametrize("clip_adaptive", [0.0, 0.5])
+def test_clip_norm_scales_all_gradients_together(clip_adaptive):
+    """After they are clipped by channel, but for those of the classifier."""
     _, gradients = _variables()
+    for number in range(2 if clip_adaptive else 0):
+        sizes = np.linalg.norm([_weights()[number], gradients[number]], axis=1)
+        gradients[number] *= np.minimum(1, clip_adaptive * sizes[0] / sizes[1])
     length = np.sqrt(sum(np.square(g).sum() for g in gradients))
-    moved = _step(momentum=0, learning_rate=1, clip_norm=0.5)
+    moved = _step(
+        momentum=0, learning_rate=1, clip_norm=0.5, clip_adaptive=clip_adaptive
+    )
     for before, after, gradient in zip(_weights(), moved, gradients, strict=True):
         np.testing.assert_allclose(
             before - after, gradient * 0.5 / length, rtol=1e-4, atol=1e-6
         )
+
+
+def test_optimizer_begins_at_its_place():
+    recipe = configs.get_recipe("digits")
+    optimizer = build.build_optimizer(recipe, _variables()[0], 10, first=25)
+    expected = build.build_schedule(recipe, 10)(25)
+    assert float(optimizer.learning_rate) == float(expected) != 0
 
 
 @pytest.mark.parametrize(
@@ -126,7 +140,7 @@ def test_adaptive_clip_is_by_output_channel(name, shape, axes):
     # Below the median, a part of the channels is clipped.
     limit = float(np.median(norms[1] / norms[0])) * 0.99
     expected = gradient * np.minimum(1, limit * norms[0] / norms[1])
-    found = optimizers.adaptive_clip(limit)(gradient, _variable(name, weights))
+    found = optimizers.adaptive_clip(gradient, _variable(name, weights), limit)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 

@@ -30,7 +30,7 @@ def lines(step=0, devices=ONE, **changes):
         positive_weights=(0.5, 2.0) if changes.get("positive_weights") else (),
     )
     return logs.opening(
-        dataset, Path("run"), SimpleNamespace(**devices), step, position=step
+        dataset, Path("run"), SimpleNamespace(**devices), step, *divmod(step, 10)
     )
 
 

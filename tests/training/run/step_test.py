@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accumulated gradients against a large batch, and rematerialized blocks against plain ones."""
+"""Steps against Keras's own and those of other ways to compute them; files of Keras with their optimizers.
+
+Other ways are parts of a batch against a whole one, and blocks that are computed again against plain ones.
+"""
 
 import dataclasses
 import functools
@@ -13,7 +16,7 @@ from refusals import refused
 from training_runs import recipe_with
 
 from lambdanet.training.run import build, lora
-from lambdanet.training.run.train_step import accumulate_gradients, rematerialize
+from lambdanet.training.run.step import build_train_step, rematerialize
 
 pytestmark = pytest.mark.jax
 
@@ -40,6 +43,96 @@ def _train(recipe, model, batches, labels):
     logs = [model.train_on_batch(batch, labels, return_dict=True) for batch in batches]
     assert int(model.optimizer.iterations) == len(batches)
     return [*model.get_weights(), *(np.array(list(log.values())) for log in logs)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (keras.optimizers.SGD, {"momentum": 0.9}),
+        (keras.optimizers.AdamW, {"weight_decay": 0.5}),
+    ],
+)
+def test_step_equals_that_of_keras(kind, options):
+    """To the bit: the decay is a power of two, as Keras multiplies it in another order."""
+    recipe = dataclasses.replace(RECIPE, optimizer=kind.__name__.lower(), **options)
+    states = []
+    for is_ours in (True, False):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [
+                keras.Input([4, 4, 3]),
+                keras.layers.Conv2D(4, 3),
+                keras.layers.BatchNormalization(),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dropout(0.5),
+                keras.layers.Dense(10),
+            ]
+        )
+        optimizer = build.build_optimizer(recipe, model.weights, 10)
+        if not is_ours:
+            optimizer = kind(build.build_schedule(recipe, 10), **options)
+            others = [v for v in model.weights if "kernel" not in v.path]
+            optimizer.exclude_from_weight_decay(others)
+        build.compile_model(recipe, model, optimizer)
+        if not is_ours:
+            model.train_step = functools.partial(type(model).train_step, model)
+        for scale in (1, 2):
+            batch = scale * np.array(images(8, 4, 4, 3))
+            logs = model.train_on_batch(batch, np.arange(8), return_dict=True)
+        variables = [*model.variables, *optimizer.variables, *logs.values()]
+        states.append([np.array(x) for x in variables])
+    assert_equal_arrays(*states)
+
+
+def _clipped_step(**changes):
+    keras.utils.set_random_seed(0)
+    recipe = dataclasses.replace(RECIPE, clip_adaptive=0.1, clip_norm=0.2, **changes)
+    return _train(recipe, _network(), [np.array(images(8, 4, 4, 3))], np.arange(8))
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="needs tf.distribute"
+)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_two_devices_with_one_batch_take_its_step(monkeypatch, parts):
+    """The sum, of which one part is computed, is clipped; each has half of the loss."""
+    expected = _clipped_step(accumulate_steps=parts)
+    strategy = type(tf.distribute.get_strategy())
+    monkeypatch.setattr(strategy, "num_replicas_in_sync", 2)
+    context = tf.distribute.ReplicaContext
+    monkeypatch.setattr(context, "all_reduce", lambda _, op, xs: [2 * x for x in xs])
+    assert_equal_arrays(_clipped_step(accumulate_steps=parts), expected)
+
+
+def test_float16_takes_steps_of_float32():
+    """To the bit, in layers of float32, as the scale is a power of two."""
+    assert_equal_arrays(_clipped_step(mixed_precision="float16"), _clipped_step())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "sgd"},
+        {"optimizer": "muon"},
+        {"optimizer": "lamb"},
+        {"mixed_precision": "float16"},
+    ],
+)
+def test_file_of_keras_has_an_optimizer_of_keras(tmp_path, changes):
+    """Of its class, with the options and variables, where a user's callback saves it (`ModelCheckpoint`)."""
+    recipe = dataclasses.replace(RECIPE, weight_decay=0.1, layer_decay=0.5, **changes)
+    model = _network()
+    build.compile_model(recipe, model, build.build_optimizer(recipe, model.weights, 10))
+    weights = model.trainable_variables
+    model.optimizer.apply([keras.ops.ones(v.shape) for v in weights], weights)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert_equal_arrays(
+        map(np.array, [*loaded.weights, *loaded.optimizer.variables]),
+        map(np.array, [*model.weights, *model.optimizer.variables]),
+    )
+    saved = keras.saving.serialize_keras_object(model.optimizer)
+    assert saved == keras.saving.serialize_keras_object(loaded.optimizer)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +173,9 @@ def test_parts_of_batch_have_different_dropout():
     )
     model = keras.Model(x, y)
     model.get_layer("logits").kernel.assign(np.zeros([64, 1]))
-    model.compile(keras.optimizers.SGD(1.0), "mse")
-    model.train_step = accumulate_gradients(model, 3)
+    recipe = dataclasses.replace(RECIPE, learning_rate=1.0, momentum=0.0)
+    model.compile(build.build_optimizer(recipe, model.weights, 10), "mse")
+    model.train_step = build_train_step(model, 3)
     model.train_on_batch(np.ones([3, 64], np.float32), np.ones([3, 1], np.float32))
     # The gradient of a weight is -2 times its mask, 0 or 2, in the mean of three parts.
     kept = np.array(model.get_layer("logits").kernel)[:, 0] * 3 / 4
