@@ -64,7 +64,7 @@ def test_run_goes_on_with_other_pictures_where_told(tmp_path, monkeypatch, capsy
 def test_place_with_other_pictures_from_step_12_on():
     """Three epochs of four steps, and then two steps per epoch, as in `DataRecord.place`."""
     record = start.DataRecord(2, {}, first_step=12, first_epoch=3)
-    assert record.place(13) == start.Place(7, epoch=3, step=1, steps_left=1)
+    assert record.place(13) == start.Place(7, 3, 1, 1)
 
 
 @pytest.mark.slow
