@@ -133,10 +133,11 @@ def _jax_step(model: keras.Model, parts: int) -> Callable[..., Any]:
             return statistics, metrics, gradients
 
         def add(carry: Any, part: Any) -> Any:
-            *carry, sums = carry
-            *carry, gradients = compute_gradients(*carry, part)
+            statistics, metrics, sums = carry
+            results = compute_gradients(statistics, metrics, part)
+            statistics, metrics, gradients = results
             sums = [s + g / parts for s, g in zip(sums, gradients, strict=True)]
-            return (*carry, sums), None
+            return (statistics, metrics, sums), None
 
         # Forward pass, loss and gradients.
         if parts == 1:
