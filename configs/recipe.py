@@ -34,13 +34,11 @@ class Recipe:
     ] = dataclasses.field(default_factory=dict)
     num_classes: Annotated[int, v.CLASSES, "number of classes; 0: the dataset's"]
     input_size: Annotated[
-        int, v.SIZE, "image side in pixels; with sizes, outside of training"
+        int, v.SIZE, "image side in pixels; with training_size, outside of training"
     ]
-    sizes: Annotated[
-        tuple[float, ...],
-        v.SIZES,
-        "image side in training, where it is another one; empty: input_size",
-    ] = ()
+    training_size: Annotated[
+        int, v.SIZE_OR_NONE, "image side in training; 0: input_size"
+    ] = 0
     dropout_rate: Annotated[
         float, v.RATE, "fraction of the features dropped before the classifier"
     ] = 0.0
@@ -241,9 +239,9 @@ class Recipe:
         return str(self.mixed_precision or "float32")
 
     @property
-    def training_size(self) -> int:
+    def size_in_training(self) -> int:
         """The side of the training images in pixels."""
-        return int(self.sizes[0]) if self.sizes else self.input_size
+        return self.training_size or self.input_size
 
     @property
     def num_pseudo_labels(self) -> int:
@@ -332,6 +330,8 @@ def override(recipe: Recipe, assignments: Iterable[str]) -> Recipe:
         field, equals, text = assignment.partition("=")
         if not equals:
             raise invalid("--set", "key=value, such as epochs=10", assignment)
+        if field == "sizes":  # its name in earlier versions
+            raise invalid("recipe field", "training_size", field)
         check_known("recipe field", field, types)
         values[field] = v.coerce(field, v.parse_value(text, types[field]), types[field])
     if values.get("task", recipe.task) != recipe.task:
@@ -362,6 +362,11 @@ def from_json(text: str) -> Recipe:
         )
     if unfreeze_epoch := values.pop("unfreeze_epoch", 0):
         raise invalid("unfreeze_epoch", "0", unfreeze_epoch, v.LAST_WITH_PHASES)
+    if sizes := values.pop("sizes", ()):
+        size, *others = v.coerce("sizes", sizes, tuple[float, ...])
+        if others:
+            raise invalid("sizes", "at most one number", sizes, v.LAST_WITH_PHASES)
+        values["training_size"] = int(size) if size.is_integer() else size
     for field in values:
         check_known("recipe field", field, field_types())
     missing = [

@@ -27,10 +27,7 @@ FRACTION = Limit(lambda v: 0 <= v <= 1, "a number from 0 to 1")
 FACTOR = Limit(lambda v: 0 < v <= 1, "a number above 0 and at most 1")
 TEXT = Limit(bool, "a text that is not empty")
 SIZE = Limit(lambda v: 1 <= v < 1 << 16, "an integer from 1 to 65535")
-SIZES = Limit(
-    lambda v: all(s.is_integer() and SIZE.accepts(s) for s in v),
-    "integers from 1 to 65535",
-)
+SIZE_OR_NONE = Limit(lambda v: not v or SIZE.accepts(v), SIZE.accepted + ", or 0")
 CLASSES = Limit(lambda v: v >= 0, "a positive integer, or 0 for the dataset's")
 MEANS = Limit(
     lambda v: bool(v) and all(map(math.isfinite, v)), "one number per channel"
@@ -235,7 +232,6 @@ _ACCEPTED = {
 LAST_WITH_PHASES = "commit b7701a4 is the last version that takes it; a second run with start_from continues"
 
 _HINTS = {
-    "sizes": LAST_WITH_PHASES,
     "warmup_epochs": "for a short run, add --set=warmup_epochs=0",
 }
 
@@ -262,11 +258,6 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         "warmup_epochs",
         lambda r: r.warmup_epochs <= r.epochs,
         "at most epochs, which is {0.epochs}",
-    ),
-    (
-        "sizes",
-        lambda r: len(r.sizes) <= 1,
-        "at most one number",
     ),
     (
         "labels",

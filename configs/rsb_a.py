@@ -76,10 +76,10 @@ PROCEDURES: dict[str, dict[str, Any]] = {
         "weight_decay": 0.02,
         "randaugment_magnitude": 6,
         "input_size": 224,
-        "sizes": (160,),
+        "training_size": 160,
     },
 }
-ONE_SIZE: dict[str, dict[str, Any]] = {"a3": {"input_size": 160, "sizes": ()}}
+ONE_SIZE: dict[str, dict[str, Any]] = {"a3": {"input_size": 160, "training_size": 0}}
 
 
 def fields(weights: PublishedWeights, procedure: str) -> dict[str, Any]:

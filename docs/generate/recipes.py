@@ -12,7 +12,7 @@ from lambdanet.configs.recipe import Recipe, describe_fields
 
 def _pixels(recipe: Recipe) -> str:
     """Returns the sizes of images: "160, evaluated at 224"."""
-    if not recipe.sizes:
+    if not recipe.training_size:
         return str(recipe.input_size)
     return f"{recipe.training_size}, evaluated at {recipe.input_size}"
 

@@ -91,7 +91,7 @@ def recipe_step(
     if mode == "infer":
         model = for_inference(build_model(recipe))
     else:
-        size = recipe.training_size
+        size = recipe.size_in_training
         model = build_model(dataclasses.replace(recipe, input_size=size))
         optimizer = build_optimizer(recipe, model.weights, _STEPS_PER_EPOCH)
         compile_model(recipe, model, optimizer)

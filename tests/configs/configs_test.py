@@ -191,10 +191,17 @@ def test_a_file_of_an_editor_may_begin_with_a_mark(tmp_path):
 def test_json_of_an_earlier_version_takes_the_defaults():
     values = json.loads(to_json(DIGITS))
     del values["ema_decay"]
-    values["unfreeze_epoch"] = 0  # a field of before
+    values |= {"unfreeze_epoch": 0, "sizes": []}  # fields of before
     assert from_json(json.dumps(values)) == DIGITS
     values["mixed_precision"] = True
     assert from_json(json.dumps(values)).mixed_precision == "bfloat16"
+
+
+def test_sizes_of_before_are_read_and_named():
+    values = json.loads(to_json(DIGITS)) | {"sizes": [96.0]}
+    assert from_json(json.dumps(values)).training_size == 96
+    with refused("recipe field must be training_size, got 'sizes'"):
+        override(DIGITS, ["sizes=96"])
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ NUMBERS = {
         input_size=256,
     ),
     "rsb_a:haloregnetz_b@a3": dict(
-        epochs=100, learning_rate=8e-3, input_size=224, sizes=(160,)
+        epochs=100, learning_rate=8e-3, input_size=224, training_size=160
     )
     | dict(
         randaugment_magnitude=6,
@@ -178,7 +178,7 @@ NUMBERS = {
         stochastic_depth_rate=0,
     ),
     # Its tables are for one size.
-    "rsb_a:botnet26t_256@a3": dict(input_size=160, sizes=()),
+    "rsb_a:botnet26t_256@a3": dict(input_size=160, training_size=0),
     "rsb_a:halonet26t@a1": dict(
         label_smoothing=0.1, mixup_alpha=0.2, weight_decay=0.01
     ),

@@ -295,7 +295,7 @@ def test_recipes_of_steps():
     other = steps.recipe_for("efficientnet_b0")
     found = (other.model, other.input_size, other.epochs)
     assert found == ("efficientnet_b0", 224, 350)
-    recipe = dataclasses.replace(configs.get_recipe("digits"), sizes=(20,))
+    recipe = dataclasses.replace(configs.get_recipe("digits"), training_size=20)
     for mode, size in (("train", 20), ("infer", recipe.input_size)):
         assert steps.recipe_step(recipe, mode, 2).inputs[0].shape[1] == size
     with refused("num_classes must be .*--set=num_classes=1000, got 0"):

@@ -102,7 +102,7 @@ def test_frozen_layers_move_in_a_second_run(
         RECIPE,
         start_from=str(initial),
         freeze="backbone",
-        sizes=(12,),
+        training_size=12,
         epochs=2,
         optimizer="adam",
         learning_rate=0.01,
@@ -123,7 +123,7 @@ def test_frozen_layers_move_in_a_second_run(
     assert_same_run(tmp_path / "resumed", tmp_path / "whole")
 
     weight_files.save(trained, initial)
-    second = dataclasses.replace(recipe, freeze="", sizes=(20,), epochs=1)
+    second = dataclasses.replace(recipe, freeze="", training_size=20, epochs=1)
     train(second, tmp_path / "second", data_dir)
     again, _ = load_trained_model(tmp_path / "second")
     assert len(moved_layers(again, trained)) == 5
