@@ -16,7 +16,7 @@ from helpers import write_picture
 from training_runs import recipe_with
 
 from lambdanet.training.data import records
-from lambdanet.training.data.sources import Digits
+from lambdanet.training.data.tfds_source import Digits
 
 COUNT = 60
 CLASSES = 3

@@ -15,7 +15,7 @@ from refusals import refused
 from training_runs import recipe_with, run_exported, write_run
 
 from lambdanet.training import confusion
-from lambdanet.training.data import sources
+from lambdanet.training.data import tfds_source
 from lambdanet.training.data.task import task_of
 from lambdanet.training.evaluate import average_mirrors, evaluate, outputs
 from lambdanet.training.serving.export import export
@@ -142,7 +142,7 @@ def test_exported_model_has_accuracy_of_evaluate(run, data_dir, tmp_path, capsys
     assert (result["dataset"], result["split"]) == ("digits", "test[:60]")
 
     export(run, tmp_path / "served")
-    examples = sources.Digits(data_dir=data_dir).as_dataset(
+    examples = tfds_source.Digits(data_dir=data_dir).as_dataset(
         split="test[:60]", batch_size=-1
     )
     images = tf.repeat(examples["image"], 3, -1)

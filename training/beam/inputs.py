@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 
 from lambdanet.errors import InputError, invalid
 from lambdanet.files import absolute, read_remote
-from lambdanet.training.data import records, sources, tables
+from lambdanet.training.data import records, tables, tfds_source
 from lambdanet.training.data.bad_records import BadRecords, Example
 from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures
 
@@ -162,7 +162,7 @@ def _cut_records(paths: Sequence[str], part_size: int) -> Inputs:
 
 def _cut_dataset(name: str, split: str, data_dir: str | None, part_size: int) -> Inputs:
     try:
-        builder = sources.prepare_on_disk(sources.open_tfds(name, data_dir))
+        builder = tfds_source.prepare_on_disk(tfds_source.open_tfds(name, data_dir))
     except InputError as error:
         if str(error).startswith("unknown dataset"):
             raise InputError(
@@ -176,7 +176,7 @@ def _cut_dataset(name: str, split: str, data_dir: str | None, part_size: int) ->
     if not is_image:
         accepted = "with an image named 'image'"
         raise invalid(f"the features of dataset {name}", accepted, list(features))
-    count = sources.num_examples(builder, split)
+    count = tfds_source.num_examples(builder, split)
     parts = []
     for piece in tfds.even_splits(split, -(-count // part_size)) if count else ():
         size = builder.info.splits[piece].num_examples
@@ -207,9 +207,9 @@ def _read_dataset(
     builder: tfds.core.DatasetBuilder, split: tfds.core.ReadInstruction
 ) -> Pictures:
     def parse_image(example: Example) -> tf.Tensor:
-        return sources.parse_tfds(builder, example)["image"]
+        return tfds_source.parse_tfds(builder, example)["image"]
 
-    return _read_images(sources.read_tfds(builder, split), parse_image)
+    return _read_images(tfds_source.read_tfds(builder, split), parse_image)
 
 
 def _read_images(

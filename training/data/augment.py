@@ -11,14 +11,15 @@ it before the rectangle is cut off at the border, and labels as integers only.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
+from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.bad_records import Pair
-from lambdanet.training.data.image_bytes import Decoded, Encoded
+from lambdanet.training.data.image_bytes import Encoded
 from lambdanet.training.data.sources import Shard
 
 # The limits of `affine`, small enough that no character turns into another one.
@@ -39,11 +40,6 @@ GRAY = (0.299, 0.587, 0.114)  # the weights of red, green and blue in ITU-R 601
 
 STRIDE = 1 << 40  # between the seeds derived from one
 
-# Pixels -> the central square of evaluation, float32 [size, size, c] in 0..1.
-Square = Callable[[tf.Tensor], tf.Tensor]
-# Image, size, central square, seed -> uint8 [size, size, c].
-View = Callable[[Encoded | Decoded, int, Square, tf.Tensor], tf.Tensor]
-
 # Added to the recipe's seed, for other random numbers than the augmentation's.
 MIX_SEED = 1 << 40
 # Added to the seed of a batch, for independent numbers.
@@ -51,40 +47,32 @@ MIX_CHOICE = [0, 1 << 50]
 MIX_CENTER = [0, 1 << 51]
 
 
-def affine(
-    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
-) -> tf.Tensor:
+def affine(image: Encoded, prepare: Preprocessing, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square after a small rotation, zoom and shift, over black."""
-    del size
-    return _to_uint8(random_affine(square(image.pixels()), seed))
+    return _to_uint8(random_affine(prepare.square(image.pixels()), seed))
 
 
-def crop_flip(
-    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
-) -> tf.Tensor:
+def crop_flip(image: Encoded, prepare: Preprocessing, seed: tf.Tensor) -> tf.Tensor:
     """Returns a random window of the image, resized, and flipped in half of the cases."""
-    del square
     window = image.crop(lambda shape: random_window(shape, derive_seed(seed, 0)))
     return tf.image.stateless_random_flip_left_right(
-        _resize(window, size), derive_seed(seed, 1)
+        _resize(window, prepare.input_size), derive_seed(seed, 1)
     )
 
 
-def flip(
-    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
-) -> tf.Tensor:
+def flip(image: Encoded, prepare: Preprocessing, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square, flipped in half of the cases."""
-    del size
     return tf.image.stateless_random_flip_left_right(
-        _to_uint8(square(image.pixels())), derive_seed(seed, 1)
+        _to_uint8(prepare.square(image.pixels())), derive_seed(seed, 1)
     )
 
 
 def padded_crop_flip(
-    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
+    image: Encoded, prepare: Preprocessing, seed: tf.Tensor
 ) -> tf.Tensor:
     """Returns the central square shifted by up to `PADDING` over black, flipped in half of the cases."""
-    pixels = _to_uint8(square(image.pixels()))
+    pixels = _to_uint8(prepare.square(image.pixels()))
+    size = prepare.input_size
     pad = round(PADDING * size)
     padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
     top, left = tf.unstack(
@@ -94,12 +82,10 @@ def padded_crop_flip(
     return tf.image.stateless_random_flip_left_right(moved, derive_seed(seed, 1))
 
 
-def central_view(
-    image: Encoded | Decoded, size: int, square: Square, seed: tf.Tensor
-) -> tf.Tensor:
+def central_view(image: Encoded, prepare: Preprocessing, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square."""
-    del size, seed
-    return _to_uint8(square(image.pixels()))
+    del seed
+    return _to_uint8(prepare.square(image.pixels()))
 
 
 def derive_seed(seed: tf.Tensor, number: int) -> tf.Tensor:

@@ -50,7 +50,6 @@ def prepare_in_groups(
     examples: tf.data.Dataset,
     prepare: Prepare,
     size: int,
-    drop_remainder: bool = False,
     fallback: Callable[[Any], tf.data.Dataset] | None = None,
 ) -> tf.data.Dataset:
     """Prepares examples in groups, and leaves out those that fail.
@@ -59,8 +58,8 @@ def prepare_in_groups(
       examples: pairs of an example and its key.
       prepare: (example, key) -> (preprocessed image, label).
       size: the number of examples in a group.
-      drop_remainder: whether a last group of fewer examples is left out.
-      fallback: the keys of a group without valid examples -> a dataset of pairs that replace it.
+      fallback: the keys of a group without valid examples -> a dataset of pairs that replace it. With it, a
+        last group of fewer examples is left out.
 
     Returns:
       A dataset of `Group`s, without state and without Python.
@@ -69,34 +68,43 @@ def prepare_in_groups(
 
     @tf.autograph.experimental.do_not_convert
     def prepare_group(group: Example, keys: Any) -> tf.data.Dataset:
-        names = group["name"]
-        if "number" in group:  # the number of a record in the file of that name
-            names = tf.strings.join([names, tf.strings.as_string(group["number"])], ":")
-        valid = _prepare_valid(
-            tf.data.Dataset.from_tensor_slices((group, keys)), prepare, 0, size
-        )
+        pairs = tf.data.Dataset.from_tensor_slices((group, keys))
+        valid = _prepare_valid(pairs, prepare, 0, size)
         candidates = [valid]
         if fallback:
             # Made only where it is read.
             others = tf.data.Dataset.from_tensors((keys,)).flat_map(fallback)
             candidates.append(_prepare_valid(others, prepare, size, size))
-        empty = []
-        for spec in valid.element_spec:
-            sides = [side or 0 for side in spec.shape[1:]]
-            empty.append(tf.zeros([0, *sides], spec.dtype))
-        candidates.append(tf.data.Dataset.from_tensors(tuple(empty)))
+        candidates.append(zeros_of(valid.element_spec))  # no examples
+        names = names_of(group)
         # Each candidate has one element, or none where all of its examples fail.
         first = functools.reduce(tf.data.Dataset.concatenate, candidates).take(1)
         return first.map(
             lambda places, images, labels: Group(places, images, labels, names)
         )
 
-    return examples.batch(size, drop_remainder).interleave(
+    return examples.batch(size, drop_remainder=fallback is not None).interleave(
         prepare_group,
         PARALLEL_GROUPS,
         num_parallel_calls=PARALLEL_GROUPS,
         deterministic=True,
     )
+
+
+def names_of(group: Example) -> tf.Tensor:
+    """Returns the name of an example, or the names of a group; a record has its number after its file."""
+    if "number" not in group:
+        return group["name"]
+    return tf.strings.join([group["name"], tf.strings.as_string(group["number"])], ":")
+
+
+def zeros_of(element_spec: Any) -> tf.data.Dataset:
+    """Returns one element of zeros; a side that is not known is 0."""
+    zeros = []
+    for spec in element_spec:
+        sides = [side or 0 for side in spec.shape]
+        zeros.append(tf.zeros(sides, spec.dtype))
+    return tf.data.Dataset.from_tensors(tuple(zeros))
 
 
 def _prepare_valid(

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dataset of a recipe: opened and counted once, read as batches of training and evaluation.
+"""The dataset of a recipe: opened, checked and counted once, and read for evaluation.
 
-Batches of training depend on the recipe and the step alone: a resumed run reads the same images in the same
-order, with the same augmentation, as one without an interruption.
+The way of a picture of training is in `stream`.
 """
 
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,12 +14,14 @@ import tensorflow as tf
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid
-from lambdanet.training.data import augment, preprocess, records
+from lambdanet.training.data import preprocess, records
 from lambdanet.training.data.bad_records import (
     BadRecords,
     Example,
     Pair,
+    names_of,
     prepare_in_groups,
+    zeros_of,
 )
 from lambdanet.training.data.class_names import (
     IGNORED,
@@ -35,6 +35,11 @@ from lambdanet.training.data.class_names import (
 from lambdanet.training.data.image_files import file_size, find_copies
 from lambdanet.training.data.records import RecordsSource
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source
+from lambdanet.training.data.stream import (
+    Part,
+    prefetch_as_written,
+    training_batches,
+)
 from lambdanet.training.data.task import Task, task_of
 
 MAX_CACHED_BYTES = 1 << 28  # of an evaluation split
@@ -44,10 +49,6 @@ MAX_COMPARED = 200_000  # pictures; to look for copies among more takes minutes
 # Added to the seed, for another order and augmentation of pseudo-labeled images.
 PSEUDO_SEED = 1 << 32
 FOREVER = 1 << 40  # passes
-# Passes of recipes whose seeds differ by less never share a seed.
-SEEDS_PER_PASS = 1 << 20
-
-Key = tuple[tf.Tensor, tf.Tensor]  # the pass of an example, and its place in it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Dataset:
         eval_split: str | None = None,
         classes: Classes | None = None,
         some_classes: bool = False,
-        held_out: Sequence[str] = (),
+        made_from_training: Sequence[str] = (),
     ) -> "Dataset":
         """Opens the dataset of a recipe. Nothing is downloaded before the images are counted or read.
 
@@ -96,8 +97,8 @@ class Dataset:
           classes: the classes that the dataset must have, in the order of the labels that are read; None, or
             without names: those of the dataset, in its own order.
           some_classes: whether the dataset may have only some of them, as for evaluation.
-          held_out: the pictures of training that a run holds out, as `Source.held_out`; where there are none
-            of them, others.
+          made_from_training: the pictures of training of which a run makes its evaluation split, as
+            `Source.made_from_training`; where there are none of them, others.
 
         Raises:
           InputError: there is no such dataset or folder, or the dataset does not fit the recipe.
@@ -105,11 +106,10 @@ class Dataset:
         if not is_utf8(data_dir or ""):
             raise invalid("data_dir", "a path in UTF-8", data_dir)
         source = task_of(recipe).open_source(data_dir)
-        source.hold_out(held_out)
+        source.make_evaluation(made_from_training)
         names: Sequence[str] = source.class_names
         if classes and classes.names:
-            names = _put_in_order(source, classes, some_classes)
-            check_equal(names, classes.names, "the data", classes.owner)
+            names = match_classes(source, classes, "the data", some_classes)
         if not recipe.num_classes:
             recipe = dataclasses.replace(recipe, num_classes=len(names))
         _check_fit(source, names, recipe)
@@ -234,14 +234,17 @@ class Dataset:
             classes = f"classes of dataset {self.recipe.dataset}"
             raise invalid(classes, "two or more", self.class_names)
         # Counts the images of training, opens the pseudo-labels.
-        self._streams(0, SINGLE_MACHINE)
+        self._parts(SINGLE_MACHINE)
         train = self.recipe.train_split
-        splits = dict.fromkeys((self.eval_split, self.recipe.eval_split))
-        for split in {**splits, train: None}:
+        splits = [self.eval_split]
+        for split in (self.recipe.eval_split, train):
+            if split not in splits:
+                splits.append(split)
+        for split in splits:
             self.num_examples(split)
             self._leave_out_files(split, train)
             self.source.check_readable(split)
-        if train in splits:
+        if train in (self.eval_split, self.recipe.eval_split):
             print(
                 f"the accuracy is measured on {train}, the pictures of training",
                 flush=True,
@@ -249,7 +252,7 @@ class Dataset:
         places = {
             # Equal masks are files of one size.
             path: (split, file_size(label) if isinstance(label, str) else label)
-            for split in (*splits, train)
+            for split in splits
             for path, label in self.source.files(split)
         }
         copies = find_copies(places) if compare and len(places) <= MAX_COMPARED else []
@@ -272,27 +275,20 @@ class Dataset:
           count: the number of batches; -1: all.
 
         Returns:
-          A dataset of (images float32 [b, training_size, training_size, channels], labels int64 [b]). Soft
-          pseudo-labels, mixup and CutMix make the labels distributions, float32 [b, num_classes]; mixed
-          precision makes the images bfloat16.
+          A dataset of (images float32 [b, size, size, channels], labels int64 [b]), where the recipe's
+          `size_in_training` is size. Soft pseudo-labels, mixup and CutMix make the labels distributions,
+          float32 [b, num_classes]; mixed precision makes the images bfloat16.
 
         Raises:
           InputError: as `check`.
         """
         self._leave_out_files(self.recipe.train_split)
-        streams = self._streams(initial_step, shard)
-        parts = [stream.batches(self.recipe, self.bad_records) for stream in streams]
-        batches = concat_batches(parts, self.recipe.num_classes)
-        normalized = batches.map(
-            lambda images, labels: (preprocess.normalize(images, self.recipe), labels),
-            tf.data.AUTOTUNE,
-        )
-        mixed = augment.mix_batches(normalized, self.recipe, initial_step, shard)
-        return _ahead(mixed).take(count)
+        batches = training_batches(self._parts(shard), self.bad_records, initial_step)
+        return batches.take(count)
 
     def first_images(self, count: int) -> list[tf.Tensor]:
         """Returns the first labeled images of training, up to `count`, without unreadable ones."""
-        images = self._streams(0, SINGLE_MACHINE)[0].first_images(self.recipe, count)
+        images = self._parts(SINGLE_MACHINE)[0].first_images(count)
         return [preprocess.normalize(image, self.recipe) for image in images]
 
     def eval(
@@ -333,16 +329,17 @@ class Dataset:
             cache
             and 4 * count * len(recipe.mean) * recipe.input_size**2 <= MAX_CACHED_BYTES
         )
-        return _ahead(batches.cache() if cached else batches, autotune=not cached)
+        return prefetch_as_written(
+            batches.cache() if cached else batches, autotune=not cached
+        )
 
     def eval_names(self) -> list[str]:
         """Returns the names of the images that `eval` gave, in its order, after it was read."""
         bad = set(self.bad_records.names)
+        examples = self.source.examples(self.eval_split, None)
         names = []
-        for example in self.source.examples(self.eval_split, None).as_numpy_iterator():
-            name = example["name"].decode(errors="replace")
-            if "number" in example:
-                name = f"{name}:{example['number']}"
+        for encoded in examples.map(names_of).as_numpy_iterator():
+            name = encoded.decode(errors="replace")
             if name not in bad:
                 names.append(name)
         return names
@@ -360,53 +357,44 @@ class Dataset:
                 hint,
             )
         names = self.class_names
-        reference = f"dataset {self.recipe.dataset}"
-        classes = Classes(reference, len(names), names)
+        classes = Classes(f"dataset {self.recipe.dataset}", len(names), names)
         source = RecordsSource(self.recipe, folder, "pseudo_labels")
-        found = _put_in_order(source, classes)
-        check_equal(found, names, f"pseudo_labels {folder!r}", reference)
+        match_classes(source, classes, f"pseudo_labels {folder!r}")
         return source
 
-    def _streams(self, initial_step: int, shard: Shard) -> "list[TrainingStream]":
+    def _parts(self, shard: Shard) -> list[Part]:
         """Returns the parts of every batch: the images of the dataset, and those with pseudo-labels."""
         recipe = self.recipe
-        copies = recipe.repeated_augmentation
         num_pseudo = recipe.num_pseudo_labels
         labeled = recipe.global_batch_size - num_pseudo
         self.num_examples(recipe.train_split, shard)  # at least one
         if num_pseudo % shard.replicas:
             accepted = f"a multiple of {shard.replicas}, the number of devices"
             raise invalid("images with pseudo-labels per batch", accepted, num_pseudo)
-
-        number = self.steps_per_epoch * labeled // shard.count
-        num_passes = ceil_div(recipe.epochs, copies)
-        train = recipe.train_split
-        parts: list[Any] = [
-            (self.source, train, recipe.seed, labeled, number, num_passes)
-        ]
-        if num_pseudo:
-            pseudo = self._pseudo_labels
-            number = pseudo.num_examples(records.PSEUDO, shard)
-            seed = recipe.seed + PSEUDO_SEED
-            parts.append((pseudo, records.PSEUDO, seed, num_pseudo, number, FOREVER))
-        streams = []
-        for source, split, seed, images, images_per_pass, num_passes in parts:
-            size = images // shard.replicas  # of a batch of one device
-            streams.append(
-                TrainingStream(
-                    source,
-                    split,
-                    seed,
-                    shard,
-                    size,
-                    images_done=initial_step * size * shard.replicas // shard.count,
-                    images_per_pass=images_per_pass * copies,
-                    num_passes=num_passes,
-                    copies=copies,
-                    task=self.task,
-                )
-            )
-        return streams
+        own = Part(
+            self.task,
+            self.source,
+            recipe.train_split,
+            recipe.seed,
+            shard,
+            size=labeled // shard.replicas,
+            images_per_pass=self.steps_per_epoch * labeled // shard.count,
+            num_passes=ceil_div(recipe.epochs, recipe.repeated_augmentation),
+        )
+        if not num_pseudo:
+            return [own]
+        source = self._pseudo_labels
+        pseudo = Part(
+            self.task,
+            source,
+            records.PSEUDO,
+            recipe.seed + PSEUDO_SEED,
+            shard,
+            size=num_pseudo // shard.replicas,
+            images_per_pass=source.num_examples(records.PSEUDO, shard),
+            num_passes=FOREVER,
+        )
+        return [own, pseudo]
 
     def _pad(self, images: tf.data.Dataset, shard: Shard) -> tf.data.Dataset:
         """Returns full batches, the same number for each device, padded with images of weight 0.
@@ -421,10 +409,7 @@ class Dataset:
         weighted = images.map(
             lambda image, label: (image, label, tf.constant(weight, tf.float32))
         )
-        zeros = tuple(
-            tf.zeros(spec.shape, spec.dtype) for spec in weighted.element_spec
-        )
-        padded = weighted.concatenate(tf.data.Dataset.from_tensors(zeros).repeat())
+        padded = weighted.concatenate(zeros_of(weighted.element_spec).repeat())
         batches = padded.batch(batch_size // shard.replicas, drop_remainder=True)
         return batches.take(steps * shard.replicas // shard.count)
 
@@ -434,39 +419,29 @@ class Dataset:
         )
 
 
-def _ahead(batches: tf.data.Dataset, autotune: bool = True) -> tf.data.Dataset:
-    """Prepares batches before they are asked for, in the steps as written.
-
-    TensorFlow's search for steps to merge finds none, and takes a tenth of a second for each iterator. An
-    iterator that tunes itself may wait a second where it is deleted, as Keras does in each evaluation.
-    """
-    options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False
-    options.autotune.enabled = autotune
-    return batches.prefetch(tf.data.AUTOTUNE if autotune else 2).with_options(options)
-
-
-def _put_in_order(
-    source: Source, classes: Classes, some: bool = False
+def match_classes(
+    source: Source, classes: Classes, owner: str, some: bool = False
 ) -> Sequence[str]:
-    """Numbers the classes of a source in an order, and prints a line; in its own order if it has others.
+    """Sets the `numbers` of a source to the order of other classes, and prints a line where it differs.
 
     Args:
       source: the images.
       classes: the classes in the order wanted.
-      some: whether the source may have only some of them, as for evaluation.
+      owner: what has the images, for messages.
+      some: whether the source may have only some of the classes, as for evaluation.
 
     Returns:
       The names of the classes in their order.
 
     Raises:
-      InputError: its own names are repeated, or no names.
+      InputError: its own names are repeated, no names, or other ones.
     """
     check_names(source.class_names, "the data")
     own = normalized(source.class_names)
     wanted = normalized(classes.names)
     missing = len(set(wanted) - set(own))
     if own == wanted or set(own) - set(wanted) or (missing and not some):
+        check_equal(source.class_names, classes.names, owner, classes.owner)
         return source.class_names
     which = f"{len(own)} of the {len(wanted)} classes" if missing else "the classes"
     print(
@@ -493,119 +468,3 @@ def _check_fit(source: Source, names: Sequence[str], recipe: Recipe) -> None:
             f"{source.channels}, as in {dataset}",
             len(recipe.mean),
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingStream:
-    """The images of a split, in passes of different random orders; a stream starts at any step.
-
-    Every image has a fixed position in the order of its pass, readable or not, so a run that resumes within
-    an epoch skips what it has seen before decoding it.
-
-    A pass reads every image and usually lasts an epoch. With repeated augmentation (Hoffer et al. 2019,
-    Berman et al. 2019) it lasts longer: with three copies of each image, three epochs, each of a third of
-    the images. In timm, each epoch draws another third, and copies are on different devices; in lambdanet
-    they follow each other.
-    """
-
-    source: Any  # a `Source`; with soft labels, a `RecordsSource`
-    split: str
-    seed: int  # of the orders and of the augmentation
-    shard: Shard
-    batch_size: int
-    images_done: int  # before the first batch
-    images_per_pass: int  # the first of its order, copies counted
-    num_passes: int
-    task: Task
-    copies: int = 1  # of each image in a pass, each with its own augmentation
-
-    def batches(self, recipe: Recipe, bad_records: BadRecords) -> tf.data.Dataset:
-        """Returns batches of the images, uint8, augmented as in the recipe, and their labels."""
-
-        def prepare(example: Example, key: Key) -> Pair:
-            image, label = self._augmented(example, key)
-            if self.split == records.PSEUDO and self.source.soft:
-                label = self.source.probabilities(example)
-            return image, label
-
-        first_pass, first = divmod(self.images_done, self.images_per_pass)
-        examples = tf.data.Dataset.range(first_pass, self.num_passes).flat_map(
-            lambda number: self._pass(
-                recipe, number, tf.where(number == first_pass, first, 0)
-            )
-        )
-
-        def first_of_pass(keys: Key) -> tf.data.Dataset:
-            return self._pass(recipe, keys[0][0], tf.constant(0, tf.int64)).take(
-                self.batch_size
-            )
-
-        size = self.batch_size
-        groups = prepare_in_groups(
-            examples, prepare, size, drop_remainder=True, fallback=first_of_pass
-        )
-        return bad_records.full_batches(groups, size, recipe.num_classes)
-
-    @tf.autograph.experimental.do_not_convert
-    def first_images(self, recipe: Recipe, count: int) -> tf.data.Dataset:
-        """Returns the images of the first `count` examples as in `batches`, without those that fail."""
-        examples = self._pass(recipe, tf.constant(0, tf.int64), 0).take(count)
-        return examples.map(
-            lambda example, key: self._augmented(example, key)[0]
-        ).ignore_errors()
-
-    def _augmented(self, example: Example, key: Key) -> Pair:
-        pass_number, place = key
-        # Machines draw different seeds.
-        place = place * self.shard.count + self.shard.index
-        seed = tf.stack([pass_number * SEEDS_PER_PASS + self.seed, place])
-        return self.task.training_pair(self.source, example, seed)
-
-    @tf.autograph.experimental.do_not_convert
-    def _pass(self, recipe: Recipe, number: tf.Tensor, first: Any) -> tf.data.Dataset:
-        """Returns the examples of a pass from one on, each with the pass and its place in it."""
-        # Fixes the graph-level seed of every shuffle; must be nonzero.
-        tf.compat.v1.set_random_seed(recipe.seed + 1)
-        copies = self.copies
-        first = tf.cast(first, tf.int64)
-        examples = self.source.examples(self.split, number, self.shard, first // copies)
-        if copies > 1:  # `flat_map` takes 20 microseconds per example
-            examples = examples.flat_map(
-                lambda example: tf.data.Dataset.from_tensors(example).repeat(copies)
-            )
-            examples = examples.skip(first % copies)
-        places = tf.data.Dataset.range(first, self.images_per_pass)
-        keys = tf.data.Dataset.zip(
-            (tf.data.Dataset.from_tensors(number).repeat(), places)
-        )
-        return tf.data.Dataset.zip((examples, keys))
-
-
-def concat_batches(parts: list[tf.data.Dataset], num_classes: int) -> tf.data.Dataset:
-    """Joins a batch of each part to one batch.
-
-    Args:
-      parts: datasets of (images [b, h, w, c], labels), where labels are int64 [b] or float32 distributions
-        [b, num_classes]. A single channel is repeated where another part has more.
-      num_classes: the number of classes.
-
-    Returns:
-      A dataset of (images, labels); all labels are distributions if those of a part are.
-    """
-    if len(parts) == 1:
-        return parts[0]
-
-    def concat(*batches: Pair) -> Pair:
-        images, labels = zip(*batches, strict=True)
-        channels = max(part.shape[-1] for part in images)
-        images = tuple(
-            tf.repeat(part, channels // part.shape[-1], axis=-1) for part in images
-        )
-        if any(not part.dtype.is_integer for part in labels):
-            labels = tuple(
-                tf.one_hot(part, num_classes) if part.dtype.is_integer else part
-                for part in labels
-            )
-        return tf.concat(images, axis=0), tf.concat(labels, axis=0)
-
-    return tf.data.Dataset.zip(tuple(parts)).map(concat, tf.data.AUTOTUNE)

@@ -69,7 +69,7 @@ class Encoded:
             return tf.cond(
                 upright_jpeg,
                 crop_jpeg,
-                lambda: Decoded(decode(contents)).crop(choose_window),
+                lambda: _crop(decode(contents), choose_window),
             )
 
         image = tf.cond(
@@ -78,20 +78,9 @@ class Encoded:
         return _to_channels(image, self.channels)
 
 
-@dataclasses.dataclass(frozen=True)
-class Decoded:
-    """An image, uint8 [h, w, c], with the methods of `Encoded`."""
-
-    image: tf.Tensor
-
-    def pixels(self) -> tf.Tensor:
-        """Returns the image."""
-        return tf.convert_to_tensor(self.image)
-
-    def crop(self, choose_window: ChooseWindow) -> tf.Tensor:
-        """Returns a window of the image."""
-        top, left, height, width = tf.unstack(choose_window(tf.shape(self.image)))
-        return self.pixels()[top : top + height, left : left + width]
+def _crop(image: tf.Tensor, choose_window: ChooseWindow) -> tf.Tensor:
+    top, left, height, width = tf.unstack(choose_window(tf.shape(image)))
+    return image[top : top + height, left : left + width]
 
 
 def decode(contents: tf.Tensor, channels: int = 3) -> tf.Tensor:

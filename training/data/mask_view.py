@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows of pictures and masks in the task `segmentation`, for each `augmentation` of a recipe.
+"""The views of pictures and masks in the task `segmentation`, for each `augmentation` of a recipe.
 
-Pictures keep their size; training reads windows of them. One transformation makes a window: crop, flip, scale
+Pictures keep their size; training sees a square of them. One transformation makes a view: crop, flip, scale
 and rotation. The picture is interpolated, and of its mask the nearest pixel is taken. Outside of the picture,
-the window is black and has no class.
+the view is black and has no class.
 """
 
 from typing import NamedTuple
@@ -20,8 +20,8 @@ class Limits(NamedTuple):
     Attributes:
       scale: the largest factor by which the picture becomes larger or smaller.
       turn: the largest angle, in radians.
-      moves: 1 for a window at a random place, 0 for the central one.
-      flips: whether half of the windows are flipped.
+      moves: 1 for a view at a random place, 0 for the central one.
+      flips: whether half of the views are flipped.
     """
 
     scale: float = 1.0
@@ -30,7 +30,7 @@ class Limits(NamedTuple):
     flips: bool = False
 
 
-AUGMENTATIONS = {
+LIMITS = {
     "none": Limits(),
     "flip": Limits(flips=True),
     "padded_crop_flip": Limits(moves=1, flips=True),
@@ -39,19 +39,19 @@ AUGMENTATIONS = {
 }
 
 
-def window(
+def view(
     pixels: tf.Tensor, mask: tf.Tensor, size: int, augmentation: str, seed: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a window of a picture and of its mask, uint8 [size, size, c] and [size, size].
+    """Returns a view of a picture and of its mask, uint8 [size, size, c] and [size, size].
 
     Args:
       pixels: the picture, uint8 [h, w, c].
       mask: its mask, uint8 [h, w], of the same size.
-      size: the side of the window, in pixels.
-      augmentation: a key of `AUGMENTATIONS`.
-      seed: int64 [2]; the same seed gives the same window.
+      size: the side of the view, in pixels.
+      augmentation: a key of `LIMITS`.
+      seed: int64 [2]; the same seed gives the same view.
     """
-    limits = AUGMENTATIONS[augmentation]
+    limits = LIMITS[augmentation]
     zoom, turn, mirror, *place = tf.unstack(
         tf.random.stateless_uniform([5], seed, -1.0, 1.0)
     )
@@ -63,7 +63,7 @@ def window(
     height, width = tf.unstack(tf.cast(tf.shape(mask), tf.float32))
     sides = tf.stack([width, height])
     free = tf.maximum(sides - size / scale, 0.0)
-    # Of whole pixels, so that a window without a scale is not interpolated.
+    # Of whole pixels, so that a view without a scale is not interpolated.
     shift = tf.round((sides - size + limits.moves * free * tf.stack(place)) / 2)
     center = (size - 1) / 2
 

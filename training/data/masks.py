@@ -27,14 +27,14 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from lambdanet.backend.tensors import ceil_div
+from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.training.data.bad_records import Example, Pair
+from lambdanet.training.data.bad_records import Example
 from lambdanet.training.data.class_names import IGNORED, read_class_map
-from lambdanet.training.data.folder import held_out
+from lambdanet.training.data.folder import choose_for_evaluation
 from lambdanet.training.data.image_bytes import ORIENTATION
 from lambdanet.training.data.image_files import find_pictures, read_image
-from lambdanet.training.data.sources import LeftOut
-from lambdanet.training.data.tables import Row, TableSource, read_rows
+from lambdanet.training.data.sources import LeftOut, Row, RowSource
 
 COLUMNS = ("file", "mask", "split")
 CLASSES = "classes.txt"
@@ -46,81 +46,55 @@ NUM_CHECKED = 100  # masks of a split, at even distances
 _print_once = functools.cache(functools.partial(print, flush=True))
 
 
-class MaskSource(TableSource):
+class MaskSource(RowSource):
     """The pictures of a folder or a table, each with the path of its mask; a `sources.Source`.
 
-    `InputError` where a folder, a picture's mask or classes.txt is missing, and as of `TableSource`.
+    `InputError` where a folder, a picture's mask or classes.txt is missing, and as of `tables.TableSource`.
     """
 
     label_type = tf.string
 
-    def _read_rows(self) -> list[Row]:
-        self._left_out: list[Any] = []  # by split, as of `left_out`
-        if not self._recipe.labels:
-            return self._rows_of_folders()
-        rows = read_rows(self._table, COLUMNS)
-        for row in rows:
-            row["label"] = row.pop("mask")
-        return rows
+    def __init__(self, recipe: Recipe, data_dir: str | None):
+        self._recipe = recipe
+        self._left_out: list[tuple[str, LeftOut]] = []  # by split
+        path = root = os.path.expanduser(data_dir or "")
+        if recipe.labels:
+            from lambdanet.training.data import tables
 
-    def _rows_of_folders(self) -> list[Row]:
-        root = Path(self._root)
-        rows = []
-        for images in sorted((*root.glob("images"), *root.glob("*/images"))):
-            folder = images.parent
-            masks = folder / "masks"
-            if not masks.is_dir():  # as of pictures to predict
-                continue
-            split = self._recipe.train_split if folder == root else folder.name
-            pictures, others = find_pictures(images)
-            found = (str(images), others, len(pictures) + len(others))
-            self._left_out.append((split, found))
-            owners: dict[str, str] = {}
-            for picture in pictures:
-                name = Path(picture).relative_to(images).with_suffix(".png")
-                mask = os.path.join(masks, name)
-                owner = owners.setdefault(mask, picture)
-                if owner != picture:
-                    raise invalid(f"mask {mask!r}", f"that of {owner!r} alone", picture)
-                if not os.path.isfile(mask):
-                    raise invalid(f"mask of {picture!r}", f"the file {mask!r}", "none")
-                file = os.path.relpath(picture, root)
-                label = os.path.relpath(mask, root)
-                rows.append({"file": file, "label": label, "split": split})
-            unused = sorted({*chain(*find_pictures(masks))} - owners.keys())
-            if unused:
-                named = f"{len(unused)} files, such as {unused[0]!r}"
-                _print_once(f"left out: {named}, are masks of no picture")
-        if not rows:
-            accepted = f"the folder of the pictures, with {LAYOUT}"
-            raise invalid("data_dir", accepted, self._root)
-        return rows
+            path, root = tables.find_table(recipe, data_dir)
+            texts = tables.read_rows(path, COLUMNS)
+            for row in texts:
+                row["label"] = row.pop("mask")
+            rows = tables.rows_of_table(texts, path, root, recipe)
+        else:
+            rows, self._left_out = rows_of_mask_folders(root, recipe.train_split)
+        super().__init__(recipe, path, root, rows)
+        self.select(recipe.train_split)
+        self.class_names = read_class_map(os.path.join(root, CLASSES))
+        if len(self.class_names) > IGNORED:
+            count = len(self.class_names)
+            raise invalid(f"lines of {CLASSES}", f"at most {IGNORED}", count)
+        self.check_listed()
 
-    def _find_classes(self, rows: list[Row]) -> list[str]:
-        names = read_class_map(os.path.join(self._root, CLASSES))
-        if len(names) > IGNORED:
-            raise invalid(f"lines of {CLASSES}", f"at most {IGNORED}", len(names))
-        return names
+    def label_of(self, row: Row) -> str:
+        return os.path.join(self._root, row.label)
 
-    def _label(self, row: Row) -> bytes:
-        return os.fsencode(os.path.join(self._root, row["label"]))
-
-    def hold_out(self, names: Sequence[str]) -> None:
-        """Holds out these pictures, or one of five, where all folders are of training."""
+    def make_evaluation(self, names: Sequence[str]) -> None:
+        """Makes it of these pictures, or of one of five, where all folders are of training."""
         recipe = self._recipe
         if recipe.labels or any(
-            row["split"] != recipe.train_split for row in self._rows
+            row.split != recipe.train_split for row in self._listed
         ):
             return
         if not any(os.path.exists(os.path.join(self._root, name)) for name in names):
-            names = held_out([row["file"] for row in self._rows])
+            names = choose_for_evaluation([row.picture for row in self._listed])
         if not names:
             accepted = f"two or more, of which {recipe.eval_split} gets one"
-            raise invalid(f"pictures in {self._root!r}", accepted, len(self._rows))
-        self.held_out = names
-        for row in self._rows:
-            if row["file"] in names:
-                row["split"] = recipe.eval_split
+            raise invalid(f"pictures in {self._root!r}", accepted, len(self._listed))
+        self.made_from_training = names
+        for number, row in enumerate(self._listed):
+            if row.picture in names:
+                self._listed[number] = row._replace(split=recipe.eval_split)
         print(
             f"no folder {recipe.eval_split!r} in {self._root!r}: {recipe.eval_split} is {len(names)} of the "
             f"pictures of {recipe.train_split}",
@@ -130,24 +104,16 @@ class MaskSource(TableSource):
     def left_out(self, split: str) -> list[LeftOut]:
         return [found for name, found in self._left_out if name == split]
 
-    def files(self, split: str) -> list[tuple[str, Any]]:
-        return [(path, os.fsdecode(mask)) for path, mask in super().files(split)]
-
-    def pair(self, example: Example) -> Pair:
-        """Returns the picture of an example, and its mask, which has the same size."""
-        pixels = self.image(example).pixels()
-        return pixels, self.mask(example, tf.shape(pixels)[:2])
-
-    def mask(self, example: Example, size: Any = ()) -> tf.Tensor:
+    def label(self, example: Example, size: Any = ()) -> tf.Tensor:
         """Returns the mask of an example, uint8 [h, w]; `size` is that of its picture, where it is known."""
-        arguments = [self.label(example), tf.cast(size, tf.int32)]
+        arguments = [example["label"], tf.cast(size, tf.int32)]
         read = tf.numpy_function(self._read_or_say, arguments, tf.uint8)
         return tf.ensure_shape(read, [None, None])
 
     def check_readable(self, split: str) -> None:
         """Checks masks all over a split, and prints doubts; others that do not fit are bad records."""
         super().check_readable(split)
-        files = super().files(split)
+        files = self.files(split)
         checked = files[:: ceil_div(len(files), NUM_CHECKED)]
         numbers: set[int] = set()
         colors = set()
@@ -158,7 +124,7 @@ class MaskSource(TableSource):
                 size = read_image(path).shape[:2]
             found = np.unique(self._read_mask(mask, size)).tolist()
             numbers.update(found)
-            with Image.open(os.fsdecode(mask)) as image:
+            with Image.open(mask) as image:
                 has_own = ORIENTATION in image.getexif()
                 palette = image.getpalette() or []
             for number in found if palette else ():
@@ -193,7 +159,7 @@ class MaskSource(TableSource):
     def _read_or_say(self, path: bytes, size: np.ndarray) -> np.ndarray:
         """Returns the same as `_read_mask` in the order of a run; prints once why a mask is a bad record."""
         try:
-            mask = self._read_mask(path, size.tolist())
+            mask = self._read_mask(os.fsdecode(path), size.tolist())
         except InputError as error:
             _print_once(str(error))
             raise
@@ -201,12 +167,12 @@ class MaskSource(TableSource):
         order[: len(self.numbers)] = np.array(self.numbers)
         return order[mask]
 
-    def _read_mask(self, path: bytes, size: Sequence[int] = ()) -> np.ndarray:
+    def _read_mask(self, path: str, size: Sequence[int] = ()) -> np.ndarray:
         """Returns the numbers in a mask; `InputError` where it is none of these classes and this size."""
-        where = f"mask {os.fsdecode(path)!r}"
+        where = f"mask {path!r}"
         accepted = "a PNG of numbers, in gray levels or a palette of at most 8 bits"
         try:
-            with Image.open(os.fsdecode(path), formats=("PNG",)) as image:
+            with Image.open(path, formats=("PNG",)) as image:
                 scale = SCALES.get(str(image.tile[0][3]), 1)
                 found = f"{image.format} {image.mode}"
                 mask = np.asarray(ImageOps.exif_transpose(image)) // scale
@@ -224,3 +190,43 @@ class MaskSource(TableSource):
             accepted = f"{tuple(size)}, as of its picture"
             raise invalid(f"height and width of the {where}", accepted, mask.shape)
         return mask.astype(np.uint8)
+
+
+def rows_of_mask_folders(
+    folder: str, train_split: str
+) -> tuple[list[Row], list[tuple[str, LeftOut]]]:
+    """Returns a row for each picture, and the files of each split that are no pictures.
+
+    Args:
+      folder: the folder that the paths in the rows are relative to.
+      train_split: the split of the pictures that are in no folder of a split.
+    """
+    root = Path(folder)
+    rows = []
+    left_out = []
+    for images in sorted((*root.glob("images"), *root.glob("*/images"))):
+        masks = images.parent / "masks"
+        if not masks.is_dir():  # as of pictures to predict
+            continue
+        split = train_split if images.parent == root else images.parent.name
+        pictures, others = find_pictures(images)
+        left_out.append((split, (str(images), others, len(pictures) + len(others))))
+        owners: dict[str, str] = {}
+        for picture in pictures:
+            name = Path(picture).relative_to(images).with_suffix(".png")
+            mask = os.path.join(masks, name)
+            owner = owners.setdefault(mask, picture)
+            if owner != picture:
+                raise invalid(f"mask {mask!r}", f"that of {owner!r} alone", picture)
+            if not os.path.isfile(mask):
+                raise invalid(f"mask of {picture!r}", f"the file {mask!r}", "none")
+            file = os.path.relpath(picture, root)
+            rows.append(Row(file, os.path.relpath(mask, root), split))
+        unused = sorted({*chain(*find_pictures(masks))} - owners.keys())
+        if unused:
+            named = f"{len(unused)} files, such as {unused[0]!r}"
+            _print_once(f"left out: {named}, are masks of no picture")
+    if not rows:
+        accepted = f"the folder of the pictures, with {LAYOUT}"
+        raise invalid("data_dir", accepted, folder)
+    return rows, left_out

@@ -10,7 +10,7 @@ from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.recipe_values import AUGMENTATIONS, POLICIES
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import augment
-from lambdanet.training.data.image_bytes import Decoded, Encoded
+from lambdanet.training.data.image_bytes import Encoded
 from lambdanet.training.data.rand_augment import Policy
 
 # Of the color jitter, RandAugment, which derives others from it, and erasing; views derive 0 and 1.
@@ -28,18 +28,14 @@ def of_recipe(recipe: Recipe) -> Preprocessing:
     )
 
 
-def for_training(
-    image: Encoded | Decoded, recipe: Recipe, seed: tf.Tensor
-) -> tf.Tensor:
-    """Returns an image of training, cropped, resized and augmented as in the recipe.
+def training_view(image: Encoded, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
+    """Returns the part of an image that training sees, by the `augmentation` of the recipe.
 
-    The same seed, int64 [2], gives the same image, uint8 [training_size, training_size, c], for `normalize`.
+    The same seed, int64 [2], gives the same one, uint8 [size_in_training, size_in_training, c].
     """
-    size = recipe.training_size
-    prepare = dataclasses.replace(of_recipe(recipe), input_size=size)
-    view: augment.View = pkgutil.resolve_name(AUGMENTATIONS[recipe.augmentation])
-    pixels = view(image, size, prepare.square, seed)
-    return change_pixels(pixels, recipe, seed)
+    prepare = dataclasses.replace(of_recipe(recipe), input_size=recipe.size_in_training)
+    view = pkgutil.resolve_name(AUGMENTATIONS[recipe.augmentation])
+    return view(image, prepare, seed)
 
 
 def change_pixels(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:

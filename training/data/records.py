@@ -12,6 +12,7 @@ the order of the labels; without that file, they are numbers. A part of a split 
 
 import functools
 import json
+import os
 import re
 import struct
 import uuid
@@ -27,12 +28,7 @@ from lambdanet.files import read_remote
 from lambdanet.training.data import class_names
 from lambdanet.training.data.bad_records import Example
 from lambdanet.training.data.image_bytes import Encoded
-from lambdanet.training.data.sources import (
-    SINGLE_MACHINE,
-    Shard,
-    Source,
-    number_records,
-)
+from lambdanet.training.data.sources import SINGLE_MACHINE, Shard, Source
 
 NAME = "tfrecord"
 LAYOUT = "train-00000-of-00008 and so on, and the same of validation"
@@ -395,6 +391,24 @@ def read_all(
     )
     return files.interleave(
         _read, num_parallel, num_parallel_calls=num_parallel, deterministic=True
+    )
+
+
+def number_records(
+    records: tf.data.Dataset, path: tf.Tensor, first: tf.Tensor, count: tf.Tensor
+) -> tf.data.Dataset:
+    """Returns `count` records of a file, from `first` on: "record", its "number", and the file's "name".
+
+    The first damaged record and all after it are empty: they cannot be decoded, and count as bad records.
+    """
+    # A file that does not exist fails at each attempt to read it.
+    attempts = tf.data.Dataset.zip((tf.data.Dataset.range(count), records.skip(first)))
+    readable = attempts.ignore_errors().map(lambda attempt, record: record)
+    empty = tf.data.Dataset.from_tensors("").repeat()
+    name = tf.data.Dataset.from_tensors(tf.strings.split(path, os.sep)[-1]).repeat()
+    numbers = tf.data.Dataset.range(first, first + count)
+    return tf.data.Dataset.zip(
+        {"record": readable.concatenate(empty), "name": name, "number": numbers}
     )
 
 

@@ -1,35 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of image sources, and the source for datasets of TensorFlow Datasets (TFDS).
+"""The interface of the sources of labeled images, and the source of pictures that are listed in rows.
 
-The dataset `digits` of scikit-learn needs no download: importing this module registers it with TFDS.
+`folder.rows_of_class_folders`, `tables.rows_of_table` and `masks.rows_of_mask_folders` make the rows.
 """
 
-import contextlib
 import dataclasses
-import io
-import logging
+import functools
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import tensorflow as tf
-import tensorflow_datasets as tfds
-from tensorflow_datasets.core import file_adapters
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, invalid, one_line, unknown
+from lambdanet.errors import InputError, invalid, unknown
 from lambdanet.training.data.bad_records import Example
-from lambdanet.training.data.image_bytes import Decoded, Encoded
-
-SHUFFLE_BUFFER = 16384  # examples, still encoded
-# One in five of the digits of each class, in the order of the source, is in the test split.
-TEST_STRIDE = 5
-# What to do without a network, by the name of a dataset.
-OFFLINE = {
-    "fashion_mnist": "; Debian's package dataset-fashion-mnist has it, see docs/how-to/tfrecords.md"
-}
+from lambdanet.training.data.image_bytes import Encoded, is_decodable
+from lambdanet.training.data.image_files import as_decodable, read_image
 
 # A folder, its files that are left out, and the number of all of its files.
 LeftOut = tuple[str, list[str], int]
@@ -54,12 +41,13 @@ class Source(Protocol):
 
     channels: int  # of every image, 1 or 3
     class_names: list[str]  # in the order of the labels
-    # Of each class the number in another order, such as that of a run; empty: its place in `class_names`.
+    # Of each class the number in another order, such as that of a run; empty: its place in `class_names`. A
+    # task reads labels in that order.
     numbers: Sequence[int | None] = ()
     soft: bool = False  # whether the examples have probabilities
     # The pictures of training of which the evaluation split is made, as it has no folder: their paths from
     # the data_dir on.
-    held_out: Sequence[str] = ()
+    made_from_training: Sequence[str] = ()
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
         """Returns the number of images in a split; raises `InputError` where there is no such split."""
@@ -76,20 +64,11 @@ class Source(Protocol):
         The order is fixed or, with a seed (int64 scalar), random.
         """
 
-    def image(self, example: Example) -> Encoded | Decoded:
+    def image(self, example: Example) -> Encoded:
         """Returns the image of an example."""
 
     def label(self, example: Example) -> tf.Tensor:
-        """Returns the place of an example's class in `class_names`, int64."""
-
-    def number(self, example: Example) -> tf.Tensor:
-        """Returns the number of an example's class, int64; -1 where `numbers` has none."""
-        label = self.label(example)
-        if not self.numbers:
-            return label
-        known = (label >= 0) & (label < len(self.numbers))
-        numbers = tf.constant(self.numbers, tf.int64)
-        return tf.where(known, tf.gather(numbers, tf.where(known, label, 0)), -1)
+        """Returns the label of an example, for a class its place in `class_names`, int64."""
 
     def left_out(self, split: str) -> list[LeftOut]:
         """Returns the path of each folder, its files that are no pictures, and its number of files."""
@@ -110,41 +89,82 @@ class Source(Protocol):
         """Raises `InputError` where reading the images would download them."""
         return
 
-    def hold_out(self, names: Sequence[str]) -> None:
-        """Sets `held_out` to the pictures of a run, or where none of them exists, to others."""
+    def make_evaluation(self, names: Sequence[str]) -> None:
+        """Makes the evaluation split from pictures of training, where the data have none.
+
+        Args:
+          names: the pictures of a run, as `made_from_training`; where none of them exists, others are taken.
+        """
         return
 
 
-class TfdsSource(Source):
-    """The dataset of a recipe in TensorFlow Datasets, with an image named "image" and a class named "label".
+class Row(NamedTuple):
+    """A labeled picture.
 
-    `InputError` where there is no such dataset or folder, or the dataset has no images or classes.
+    Attributes:
+      picture: the path of its file.
+      label: the number of its class, a number for each class, or the path of its mask.
+      split: the split that it is in.
     """
 
-    def __init__(self, recipe: Recipe, data_dir: str | None):
-        self._builder = open_tfds(recipe.dataset, data_dir)
-        features = self._builder.info.features
-        kinds = {"image": tfds.features.Image, "label": tfds.features.ClassLabel}
-        if not all(
-            name in features and isinstance(features[name], kind)
-            for name, kind in kinds.items()
-        ):
-            accepted = "an image named 'image' and a class named 'label'"
-            raise invalid(
-                f"features of dataset {recipe.dataset}", accepted, list(features)
-            )
-        self.channels: int = features["image"].shape[-1]
-        self.class_names = list(features["label"].names)
+    picture: str
+    label: Any
+    split: str
 
-    def check_on_disk(self) -> None:
-        path = self._builder.data_path
-        if not path.exists():
-            raise InputError(
-                f"dataset {self._builder.name} is not on disk: {str(path)!r} does not exist"
+
+class RowSource(Source):
+    """Pictures of any size in rows; a `Source`. The rows of each split are found once.
+
+    Args:
+      recipe: the number of channels.
+      path: the table or folder that lists the pictures, for messages.
+      root: the folder that the paths in `listed` are relative to.
+      listed: the rows of all splits, with labels as `label_of` takes them.
+    """
+
+    label_type = tf.int64
+
+    def __init__(self, recipe: Recipe, path: str, root: str, listed: list[Row]):
+        self.channels = 1 if len(recipe.mean) == 1 else 3
+        self.rows = functools.cache(self.find_rows)
+        self._path = path
+        self._root = root
+        self._listed = listed
+
+    def find_rows(self, split: str) -> list[Row]:
+        """Returns the rows of a split, in order, with the paths and labels that are read."""
+        found = []
+        for row in self.select(split):
+            picture = os.path.join(self._root, row.picture)
+            found.append(row._replace(picture=picture, label=self.label_of(row)))
+        return found
+
+    def select(self, split: str) -> list[Row]:
+        """Returns the listed rows of a split; `InputError` where there are none."""
+        rows = [row for row in self._listed if row.split == split]
+        if not rows:
+            splits = {row.split for row in self._listed}
+            raise unknown(f"split in {self._path!r}:", split, splits)
+        return rows
+
+    def label_of(self, row: Row) -> Any:
+        """Returns the label of a listed row as it is read."""
+        return row.label
+
+    def check_listed(self) -> None:
+        """Raises `InputError` for less than two classes, or where the first file does not exist."""
+        if len(self.class_names) < 2:
+            raise invalid(
+                f"classes in {self._path!r}", "two or more labels", self.class_names
+            )
+        first = os.path.join(self._root, self._listed[0].picture)
+        if not os.path.isfile(first):
+            raise invalid(
+                f"first file in {self._path!r}", "a picture below the data_dir", first
             )
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
-        return num_examples(prepare_on_disk(self._builder), split, shard)
+        return len(self.rows(split)[shard.index :: shard.count])
 
     def examples(
         self,
@@ -153,216 +173,50 @@ class TfdsSource(Source):
         shard: Shard = SINGLE_MACHINE,
         first: tf.Tensor | int = 0,
     ) -> tf.data.Dataset:
-        examples = read_tfds(
-            prepare_on_disk(self._builder), _part(split, shard), seed is not None, seed
+        rows = self.rows(split)[shard.index :: shard.count]
+        labels = [_encoded(row.label) for row in rows]
+        examples = tf.data.Dataset.from_tensor_slices(
+            {
+                "name": [_encoded(row.picture) for row in rows],
+                "label": tf.constant(labels, self.label_type),
+            }
         )
         if seed is not None:
             examples = examples.shuffle(
-                SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False
+                len(rows), seed=seed, reshuffle_each_iteration=False
             )
         return examples.skip(tf.cast(first, tf.int64))
 
-    def image(self, example: Example) -> Encoded:
-        return Encoded(parse_tfds(self._builder, example)["image"], self.channels)
-
     def label(self, example: Example) -> tf.Tensor:
-        return parse_tfds(self._builder, example)["label"]
+        return example["label"]
 
+    def image(self, example: Example) -> Encoded:
+        contents = tf.io.read_file(example["name"])
 
-def prepare_on_disk(builder: tfds.core.DatasetBuilder) -> tfds.core.DatasetBuilder:
-    """Writes the data of a builder to disk where it is not there yet, and returns the builder.
-
-    `InputError` where it has to be downloaded by hand, or its folder cannot be made.
-    """
-    if builder.data_path.exists():
-        # Another process may have written it.
-        builder.info.read_from_directory(builder.data_path)
-        return builder
-    try:
-        builder.data_path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"dataset {builder.name} cannot be written to {str(builder.data_path.parent)!r} "
-            f"({error.strerror or error}); --data_dir names another folder"
-        ) from None
-    print(
-        f"preparing dataset {builder.info.full_name} in {builder.data_dir}", flush=True
-    )
-    try:
-        # Another process was faster.
-        with _quiet_tfds(), contextlib.suppress(FileExistsError):
-            builder.download_and_prepare(
-                download_config=tfds.download.DownloadConfig(try_download_gcs=False)
+        def as_png() -> tf.Tensor:
+            return tf.ensure_shape(
+                tf.numpy_function(as_decodable, [contents], tf.string), []
             )
-    except AssertionError as error:
-        if not builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
-            raise
-        raise InputError(
-            f"dataset {builder.name} has to be downloaded by hand: {one_line(error)}"
-        ) from None
-    except OSError as error:  # also of the network
-        hint = OFFLINE.get(builder.name, "")
-        raise OSError(
-            f"dataset {builder.name} cannot be prepared: {one_line(error)}{hint}"
-        ) from None
-    builder.info.read_from_directory(builder.data_path)
-    return builder
 
-
-def num_examples(
-    builder: tfds.core.DatasetBuilder, split: str, shard: Shard = SINGLE_MACHINE
-) -> int:
-    """Returns the number of examples in a machine's part of a split of TFDS."""
-    try:
-        return builder.info.splits[_part(split, shard)].num_examples
-    except (KeyError, ValueError, AssertionError) as error:
-        names = sorted(builder.info.splits)
-        if split.partition("[")[0] not in names:
-            raise unknown(f"split of dataset {builder.name}", split, names) from None
-        raise InputError(
-            f"split {split!r} of {builder.name} cannot be read: {one_line(error)}"
-        ) from None
-
-
-def read_tfds(
-    builder: tfds.core.DatasetBuilder,
-    split: Any,
-    shuffle_files: bool = False,
-    seed: tf.Tensor | None = None,
-) -> tf.data.Dataset:
-    """Returns the examples of a split of TFDS, in the order of `as_dataset`, as `number_records` does."""
-    files = builder.info.splits[split].file_instructions
-    rows = [(os.fspath(file.filename), file.skip, file.take) for file in files]
-    parts = tf.data.Dataset.from_tensor_slices(
-        tuple(map(np.array, zip(*rows, strict=True)))
-    )
-    if shuffle_files:
-        parts = parts.shuffle(len(files), seed=seed)
-    open_file = file_adapters.ADAPTER_FOR_FORMAT[builder.info.file_format].make_tf_data
-    return parts.interleave(
-        lambda path, first, count: number_records(open_file(path), path, first, count),
-        cycle_length=1 if builder.info.disable_shuffling else 16,
-        block_length=16,
-        num_parallel_calls=tf.data.AUTOTUNE,
-    )
-
-
-def parse_tfds(
-    builder: tfds.core.DatasetBuilder, example: Example
-) -> dict[str, tf.Tensor]:
-    """Returns the fields of an example of `read_tfds`; the image stays encoded."""
-    decoders = {"image": tfds.decode.SkipDecoding()}
-    return builder.info.features.deserialize_example(
-        example["record"], decoders=decoders
-    )
-
-
-def number_records(
-    records: tf.data.Dataset, path: tf.Tensor, first: tf.Tensor, count: tf.Tensor
-) -> tf.data.Dataset:
-    """Returns `count` records of a file, from `first` on: "record", its "number", and the file's "name".
-
-    The first damaged record and all after it are empty: they cannot be decoded, and count as bad records.
-    """
-    # A file that does not exist fails at each attempt to read it.
-    attempts = tf.data.Dataset.zip((tf.data.Dataset.range(count), records.skip(first)))
-    readable = attempts.ignore_errors().map(lambda attempt, record: record)
-    empty = tf.data.Dataset.from_tensors("").repeat()
-    name = tf.data.Dataset.from_tensors(tf.strings.split(path, os.sep)[-1]).repeat()
-    numbers = tf.data.Dataset.range(first, first + count)
-    return tf.data.Dataset.zip(
-        {"record": readable.concatenate(empty), "name": name, "number": numbers}
-    )
-
-
-def _part(split: str, shard: Shard) -> Any:
-    """Returns a machine's part of a split for TFDS: a contiguous run of records, in few files."""
-    return (
-        split if shard.count == 1 else tfds.even_splits(split, shard.count)[shard.index]
-    )
-
-
-def open_tfds(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Returns the builder of a dataset of TFDS; `InputError` where there is no such dataset or folder."""
-    if data_dir is not None:
-        data_dir = os.path.expanduser(data_dir)
-        if not tf.io.gfile.isdir(data_dir):
-            raise invalid("data_dir", "an existing folder", data_dir)
-    try:
-        # Code from elsewhere.
-        if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:
-            raise ValueError("it is not one of TFDS itself")
-        return tfds.builder(name, data_dir=data_dir)
-    except tfds.core.registered.DatasetNotFoundError:
-        raise unknown(
-            "dataset", name, tfds.list_builders(with_community_datasets=False)
-        ) from None
-    # No such version or configuration.
-    except (AssertionError, ImportError, ValueError) as error:
-        raise InputError(
-            f"dataset {name!r} cannot be loaded: {one_line(error)}"
-        ) from None
-
-
-@contextlib.contextmanager
-def _quiet_tfds() -> Iterator[None]:
-    """Hides the output of TFDS, retries of downloads, and progress bars where there is no terminal."""
-    bars = sys.stderr.isatty()
-    logger = logging.getLogger("urllib3")
-    level = logger.level
-    try:
-        if not bars:
-            tfds.disable_progress_bar()
-        logger.setLevel(logging.ERROR)
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logger.setLevel(level)
-        if not bars:
-            tfds.enable_progress_bar()
-
-
-class Digits(tfds.core.GeneratorBasedBuilder):
-    """Handwritten digits, 8x8 gray pixels, with the splits "train" (1442 images) and "test" (355)."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        return self.dataset_info_from_configs(
-            description="Scanned handwritten digits, 8x8 pixels in 17 gray levels, from scikit-learn.",
-            features=tfds.features.FeaturesDict(
-                {
-                    "image": tfds.features.Image(
-                        shape=(8, 8, 1), encoding_format="png"
-                    ),
-                    "label": tfds.features.ClassLabel(
-                        names=[str(digit) for digit in range(10)]
-                    ),
-                }
-            ),
-            supervised_keys=("image", "label"),
-            homepage="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
-            disable_shuffling=False,
+        return Encoded(
+            tf.cond(is_decodable(contents), lambda: contents, as_png), self.channels
         )
 
-    def _split_generators(
-        self, dl_manager: tfds.download.DownloadManager
-    ) -> dict[str, Iterator[Any]]:
-        del dl_manager  # nothing to download
-        return {
-            "train": self._generate_examples(test=False),
-            "test": self._generate_examples(test=True),
-        }
+    def check_readable(self, split: str) -> None:
+        for path, _ in self.files(split):
+            try:
+                read_image(path)
+                return
+            except InputError as error:
+                problem = error
+        raise InputError(
+            f"no picture of split {split!r} can be read; the last: {problem}"
+        )
 
-    def _generate_examples(self, test: bool) -> Iterator[tuple[str, dict[str, object]]]:
-        from sklearn import datasets  # needed to prepare the data, not to read it
+    def files(self, split: str) -> list[tuple[str, Any]]:
+        return [(row.picture, row.label) for row in self.rows(split)]
 
-        images, labels = datasets.load_digits(return_X_y=True)
-        images = np.round(images * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
-        seen = [0] * 10  # images of each class so far
-        for index, (image, label) in enumerate(
-            zip(images, labels.tolist(), strict=True)
-        ):
-            seen[label] += 1
-            if (seen[label] % TEST_STRIDE == 0) == test:
-                yield f"{index:04d}", {"image": image, "label": label}
+
+def _encoded(value: Any) -> Any:
+    """Returns a path in the bytes of its file system, and any other value as it is."""
+    return os.fsencode(value) if isinstance(value, str) else value

@@ -10,7 +10,6 @@ labels of the training split, in the order of their names, or of their values if
 repeated, but a file has one label, and is not both in the splits of training and evaluation.
 """
 
-import functools
 import os
 import re
 import unicodedata
@@ -25,10 +24,10 @@ from pyarrow import csv, parquet
 
 from lambdanet.configs.recipe import Recipe
 from lambdanet.errors import InputError, invalid, one_line, unknown
-from lambdanet.training.data.folder import PictureFiles
+from lambdanet.training.data.sources import Row, RowSource
 
 COLUMNS = ("file", "label", "split")
-Row = dict[str, str]  # by column
+Texts = dict[str, str]  # of a row, by column
 
 
 # Or "07" would become the number 7. Some tables have spaces around commas.
@@ -58,7 +57,7 @@ READERS = {
 }
 
 
-class TableSource(PictureFiles):
+class TableSource(RowSource):
     """The pictures in the table `labels` of a recipe, in `data_dir` or beside it; a `sources.Source`.
 
     `InputError` for a table that cannot be read, has other columns, contradictory rows, or less than two
@@ -66,59 +65,29 @@ class TableSource(PictureFiles):
     """
 
     def __init__(self, recipe: Recipe, data_dir: str | None):
-        super().__init__(recipe)
-        self._recipe = recipe
-        self._table = os.path.expanduser(recipe.labels or data_dir or "")
-        self._root = os.path.expanduser(data_dir or os.path.dirname(self._table))
-        rows = self._read_rows()
-        self._rows = _checked(rows, self._table, self._root, recipe)
-        self.class_names = self._find_classes(self._split(recipe.train_split))
-        if len(self.class_names) < 2:
-            raise invalid(
-                f"classes in {self._table!r}", "two or more labels", self.class_names
-            )
-        first = os.path.join(self._root, self._rows[0]["file"])
-        if not os.path.isfile(first):
-            raise invalid(
-                f"first file in {self._table!r}", "a picture below the data_dir", first
-            )
+        path, root = find_table(recipe, data_dir)
+        rows = rows_of_table(self._read(path), path, root, recipe)
+        super().__init__(recipe, path, root, rows)
+        self.class_names = self._find_classes(self.select(recipe.train_split))
+        self._numbers = {name: at for at, name in enumerate(self.class_names)}
+        self.check_listed()
 
-    def _read_rows(self) -> list[Row]:
-        return read_rows(self._table)
+    def label_of(self, row: Row) -> Any:
+        return self._number(row.label, row)
+
+    def _read(self, path: str) -> list[Texts]:
+        return read_rows(path)
 
     def _find_classes(self, rows: list[Row]) -> list[str]:
         """Returns the names of the classes, of the rows of training."""
-        return _in_order({row["label"] for row in rows})
-
-    def _list_files(self, split: str) -> tuple[list[bytes], list[Any]]:
-        rows = self._split(split)
-        labels = [self._label(row) for row in rows]
-        paths = [os.fsencode(os.path.join(self._root, row["file"])) for row in rows]
-        return paths, labels
-
-    def _label(self, row: Row) -> Any:
-        return self._number(row["label"], row)
+        return _in_order({row.label for row in rows})
 
     def _number(self, name: str, row: Row) -> int:
         """Returns the number of a class; `InputError` where there is none of that name."""
         if name not in self._numbers:
-            where = f"label of {row['file']!r} in {self._table!r}"
+            where = f"label of {row.picture!r} in {self._path!r}"
             raise unknown(where, name, self.class_names)
         return self._numbers[name]
-
-    @functools.cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.class_names)}
-
-    def _split(self, split: str) -> list[Row]:
-        rows = [row for row in self._rows if row["split"] == split]
-        if not rows:
-            raise unknown(
-                f"split in {self._table!r}:",
-                split,
-                {row["split"] for row in self._rows},
-            )
-        return rows
 
 
 class MultilabelTable(TableSource):
@@ -130,24 +99,29 @@ class MultilabelTable(TableSource):
 
     label_type = tf.float32
 
-    def _read_rows(self) -> list[Row]:
-        table = _load(self._table, "labels")
+    def label_of(self, row: Row) -> tuple[float, ...]:
+        if self._columns != ["labels"]:
+            values = {"": np.nan, "0": 0.0, "1": 1.0}
+            return tuple(values[text] for text in row.label.split(";"))
+        given = {self._number(name, row) for name in _split_names(row.label)}
+        return tuple(float(number in given) for number in range(len(self.class_names)))
+
+    def _read(self, path: str) -> list[Texts]:
+        table = _load(path, "labels")
         names = table.column_names
         self._columns = [name for name in names if name not in ("file", "split")]
         has_columns = {"file", "split"} <= set(names) and len(set(names)) == len(names)
         has_columns &= set(INDEX).isdisjoint(names)
         if not has_columns or ("labels" in names and len(names) > 3):
             accepted = "file, split, and either labels or one for each class, and no index of pandas"
-            raise invalid(
-                f"columns of {self._table!r}", accepted, names, _comma_hint(names)
-            )
+            raise invalid(f"columns of {path!r}", accepted, names, _comma_hint(names))
         if not len(table):
-            raise invalid(f"rows of {self._table!r}", "one or more", 0)
+            raise invalid(f"rows of {path!r}", "one or more", 0)
         values = table.select(self._columns).to_pylist()
         texts = [name for name in names if name in ("file", "split", "labels")]
-        rows = _as_texts(table, self._table, texts).to_pylist()
+        rows = _as_texts(table, path, texts).to_pylist()
         for number, row in enumerate(rows, start=1):
-            where = f"row {number} of {self._table!r}"
+            where = f"row {number} of {path!r}"
             if not row["file"] or not row["split"]:
                 raise invalid(where, "a file and a split", row)
             if "labels" in row:
@@ -166,7 +140,7 @@ class MultilabelTable(TableSource):
         names = self._columns
         if names == ["labels"]:
             names = _in_order(
-                {name for row in rows for name in _split_names(row["label"])}
+                {name for row in rows for name in _split_names(row.label)}
             )
             parts = re.split(SEPARATORS, ";".join(names).casefold())
             counts = Counter(map(str.strip, parts))
@@ -174,41 +148,40 @@ class MultilabelTable(TableSource):
             for part, count in counts.most_common(1):
                 if count > 1:
                     print(
-                        f"{count} classes in {self._table} have the part {part!r}: names are separated by "
+                        f"{count} classes in {self._path} have the part {part!r}: names are separated by "
                         "semicolons, and each has one spelling",
                         flush=True,
                     )
-        print(f"{len(names)} classes in {self._table}: {', '.join(names)}", flush=True)
+        print(f"{len(names)} classes in {self._path}: {', '.join(names)}", flush=True)
         return names
 
     def check_readable(self, split: str) -> None:
         """Prints the classes that all or no pictures have; `InputError` where these are all classes."""
         super().check_readable(split)
-        labels = np.array(self._files(split)[1])
+        labels = np.array([row.label for row in self.rows(split)])
         for value, kind in (
             (1, "present"),
             (0, "absent (0; an empty field is unknown)"),
         ):
             is_found = np.any(labels == value, axis=0)
-            line = f"{kind} in no picture of {split!r} in {self._table!r}"
+            line = f"{kind} in no picture of {split!r} in {self._path!r}"
             if not is_found.any():
                 raise InputError(f"all classes are {line}")
             if names := ", ".join(np.array(self.class_names)[~is_found]):
                 print(f"{names}: {line}", flush=True)
 
-    def _label(self, row: Row) -> tuple[float, ...]:
-        if self._columns != ["labels"]:
-            values = {"": np.nan, "0": 0.0, "1": 1.0}
-            return tuple(values[text] for text in row["label"].split(";"))
-        given = {self._number(name, row) for name in _split_names(row["label"])}
-        return tuple(float(number in given) for number in range(len(self.class_names)))
+
+def find_table(recipe: Recipe, data_dir: str | None) -> tuple[str, str]:
+    """Returns the path of the recipe's table, and the folder that the paths in it are relative to."""
+    path = os.path.expanduser(recipe.labels)
+    return path, os.path.expanduser(data_dir or os.path.dirname(path))
 
 
 def _split_names(text: str | None) -> set[str]:
     return {name.strip() for name in (text or "").split(";")} - {""}
 
 
-def read_rows(path: str, columns: Sequence[str] = COLUMNS) -> list[Row]:
+def read_rows(path: str, columns: Sequence[str] = COLUMNS) -> list[Texts]:
     """Returns the rows of a table as texts.
 
     Args:
@@ -276,37 +249,43 @@ def _load(path: str, name: str) -> pyarrow.Table:
         raise invalid(name, "a readable .csv or .parquet file", path, hint) from None
 
 
-def _checked(rows: list[Row], path: str, root: str, recipe: Recipe) -> list[Row]:
-    """Returns rows, labels and splits without outer spaces; `InputError` where two contradict each other."""
-    evaluated = {recipe.eval_split, recipe.held_out_split} - {recipe.train_split}
+def rows_of_table(
+    texts: list[Texts], path: str, root: str, recipe: Recipe
+) -> list[Row]:
+    """Returns rows without outer spaces in labels and splits; `InputError` where two contradict each other.
+
+    Args:
+      texts: the `file`, `label` and `split` of each row.
+      path: the path of the table, for messages.
+      root: the folder of the files.
+      recipe: the splits of training and evaluation.
+    """
     seen: dict[tuple[str, str], tuple[object, int]] = {}
-    checked = []
-    for number, row in enumerate(rows):
+
+    def check(rule: str, key: str, value: object, number: int) -> None:
+        """Refuses what a row says of a file or label where one before it says something else."""
+        other, first = seen.setdefault((rule, key), (value, number))
+        if other != value:
+            where = f"rows {first + 1} and {number + 1} of {path!r}"
+            raise InputError(
+                f"{where} must {rule}, got {texts[first]!a} and {texts[number]!a}"
+            )
+
+    evaluated = {recipe.eval_split, recipe.held_out_split} - {recipe.train_split}
+    rows = []
+    for number, row in enumerate(texts):
         file = os.path.normpath(os.path.join(root, row["file"]))
         label = row["label"].strip()
         split = row["split"].strip()
-        checked.append({"file": row["file"], "label": label, "split": split})
-        rule = "have labels that differ in more than outer spaces and Unicode form"
-        claims: list[tuple[str, str, object]] = [
-            ("have one label for a file", file, label),
-            (rule, unicodedata.normalize("NFC", label), row["label"]),
-        ]
+        rows.append(Row(row["file"], label, split))
+        check("have one label for a file", file, label, number)
+        form = unicodedata.normalize("NFC", label)
+        spelling = "have labels that differ in more than outer spaces and Unicode form"
+        check(spelling, form, row["label"], number)
         if split in evaluated or split == recipe.train_split:
-            claims.append(
-                (
-                    "have a file for training or evaluation alone",
-                    file,
-                    split in evaluated,
-                )
-            )
-        for rule, key, value in claims:
-            other, first = seen.setdefault((rule, key), (value, number))
-            if other != value:
-                where = f"rows {first + 1} and {number + 1} of {path!r}"
-                raise InputError(
-                    f"{where} must {rule}, got {rows[first]!a} and {row!a}"
-                )
-    return checked
+            use = "have a file for training or evaluation alone"
+            check(use, file, split in evaluated, number)
+    return rows
 
 
 def _as_texts(

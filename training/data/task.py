@@ -65,16 +65,27 @@ class Task(Protocol):
         """Returns the labeled images of the recipe, a `training.data.sources.Source`."""
 
     def read(self, source: Any, example: dict[str, Any]) -> Any:
-        """Returns the label of an example, of one shape and type for all."""
+        """Returns the label of an example, of one shape and type for all; classes have `source.numbers`."""
+        return source.label(example)
 
-    def training_pair(
-        self, source: Any, example: dict[str, Any], seed: Any
-    ) -> tuple[Any, Any]:
-        """Returns an augmented image, uint8 [training_size, training_size, c], and its label."""
+    def pair(self, source: Any, example: dict[str, Any]) -> tuple[Any, Any]:
+        """Returns the image of an example, as `view` takes it, and its label."""
+        return source.image(example), self.read(source, example)
+
+    def view(self, image: Any, label: Any, seed: Any) -> tuple[Any, Any]:
+        """Returns the part of an image and its label that training sees, by a seed, int64 [2].
+
+        Args:
+          image: the image; by default an `image_bytes.Encoded`.
+          label: its label.
+          seed: the same seed gives the same part.
+
+        Returns:
+          The image, uint8 [size_in_training, size_in_training, c], and its label.
+        """
         from lambdanet.training.data import preprocess
 
-        image = preprocess.for_training(source.image(example), self.recipe, seed)
-        return image, self.read(source, example)
+        return preprocess.training_view(image, self.recipe, seed), label
 
     def evaluation_pair(
         self, source: Any, example: dict[str, Any], whole: bool = False
@@ -83,8 +94,8 @@ class Task(Protocol):
         from lambdanet.training.data import preprocess
 
         del whole
-        prepare = preprocess.of_recipe(self.recipe)
-        return prepare(source.image(example).pixels()), self.read(source, example)
+        image, label = self.pair(source, example)
+        return preprocess.of_recipe(self.recipe)(image.pixels()), label
 
     def count(self, labels: np.ndarray) -> np.ndarray:
         """Returns the numbers of images with and without each class, [2, num_classes], in labels [n, ...].

@@ -109,7 +109,7 @@ class DataRecord(NamedTuple):
     steps_per_epoch: int
     # Of each split the number of pictures, and a digest of names, labels and sizes; empty: not recorded.
     splits: dict[str, list[Any]]
-    held_out: Sequence[str] = ()  # as `Source.held_out`
+    held_out: Sequence[str] = ()  # as `Source.made_from_training`
     first_step: int = 0  # the first step on these data
     first_epoch: int = 0  # the number of epochs completed before it
     masks: Any = ()  # of each what `describe_content` returns
@@ -145,7 +145,9 @@ def describe(dataset: Dataset, before: DataRecord) -> DataRecord:
     Masks that are in the record from before, with the same size and times, are not read.
     """
     source = dataset.source
-    record = DataRecord(dataset.steps_per_epoch, {}, source.held_out, masks=[])
+    record = DataRecord(
+        dataset.steps_per_epoch, {}, source.made_from_training, masks=[]
+    )
     known = {row[0]: row for row in before.masks}
     for split in (dataset.recipe.train_split, dataset.eval_split):
         files = source.files(split)

@@ -176,12 +176,10 @@ def _read(
     task = task_of(recipe)
 
     def prepare(example: Example) -> Pair:
+        image, label = task.pair(source, example)
         if task.any_size:  # pictures keep their size
-            pixels, mask = source.pair(example)
-            return mask_view.window(pixels, mask, recipe.input_size, "none", (0, 0))
-        pixels = square(source.image(example).pixels())
-        _, label = task.evaluation_pair(source, example)
-        return _as_bytes(pixels), label
+            return mask_view.view(image, label, recipe.input_size, "none", (0, 0))
+        return _as_bytes(square(image.pixels())), label
 
     name = f"pictures of {recipe.dataset} {split}"
     prepared = examples.map(prepare).ignore_errors().take(count)

@@ -29,18 +29,27 @@ class Classification(Task):
     }
 
     def open_source(self, data_dir: str | None) -> Any:
-        from lambdanet.training.data import folder, records, sources, tables
-
-        if self.recipe.dataset == folder.NAME:
-            if self.recipe.labels:
-                return tables.TableSource(self.recipe, data_dir)
-            return folder.FolderSource(self.recipe, data_dir)
-        if self.recipe.dataset == records.NAME:
-            return records.RecordsSource(self.recipe, data_dir)
-        return sources.TfdsSource(self.recipe, data_dir)
+        # Here: TFDS and pyarrow take seconds to import.
+        if self.recipe.labels:
+            from lambdanet.training.data.tables import TableSource as Source
+        elif self.recipe.dataset == "folder":
+            from lambdanet.training.data.folder import FolderSource as Source
+        elif self.recipe.dataset == "tfrecord":
+            from lambdanet.training.data.records import RecordsSource as Source
+        else:
+            from lambdanet.training.data.tfds_source import TfdsSource as Source
+        return Source(self.recipe, data_dir)
 
     def read(self, source: Any, example: dict[str, Any]) -> Any:
-        return source.number(example)
+        import tensorflow as tf
+
+        label = source.label(example)
+        if not source.numbers:
+            return label
+        count = len(source.numbers)
+        is_known = (label >= 0) & (label < count)
+        numbers = tf.constant([*source.numbers, -1], tf.int64)
+        return tf.gather(numbers, tf.where(is_known, label, count))
 
     def count(self, labels: np.ndarray) -> np.ndarray:
         # Others are bad records.

@@ -36,11 +36,13 @@ class Multilabel(Task):
     }
 
     def open_source(self, data_dir: str | None) -> Any:
-        from lambdanet.training.data import folder, records, tables
+        if self.recipe.labels:
+            from lambdanet.training.data import tables
 
-        if self.recipe.dataset == folder.NAME and self.recipe.labels:
             return tables.MultilabelTable(self.recipe, data_dir)
-        if self.recipe.dataset == records.NAME:
+        if self.recipe.dataset == "tfrecord":
+            from lambdanet.training.data import records
+
             return records.MultilabelRecords(self.recipe, data_dir)
         accepted = (
             "folder with a table in labels, or tfrecord, with the task multilabel"
@@ -53,11 +55,10 @@ class Multilabel(Task):
         labels = source.label(example)
         if not source.numbers:
             return labels
-        numbers = list(source.numbers)
-        places = []
-        for number in range(self.recipe.num_classes):
-            is_known = number in numbers
-            places.append(numbers.index(number) if is_known else len(numbers))
+        numbers = source.numbers
+        places = [len(numbers)] * self.recipe.num_classes  # of the unknown one
+        for place, number in enumerate(numbers):
+            places[number] = place
         return tf.gather(tf.concat([labels, [np.nan]], axis=0), places)
 
     def count(self, labels: np.ndarray) -> np.ndarray:

@@ -44,27 +44,26 @@ class Segmentation(Task):
         return unet.create_unet(name, **arguments)
 
     def open_source(self, data_dir: str | None) -> Any:
-        from lambdanet.training.data import folder, masks
+        from lambdanet.training.data import masks
 
-        if self.recipe.dataset != folder.NAME:
+        if self.recipe.dataset != "folder":
             accepted = "folder with the task segmentation"
             raise invalid("dataset", accepted, self.recipe.dataset)
         return masks.MaskSource(self.recipe, data_dir)
 
-    def read(self, source: Any, example: dict[str, Any]) -> Any:
-        return source.mask(example)
+    def pair(self, source: Any, example: dict[str, Any]) -> tuple[Any, Any]:
+        import tensorflow as tf
 
-    def training_pair(
-        self, source: Any, example: dict[str, Any], seed: Any
-    ) -> tuple[Any, Any]:
-        from lambdanet.training.data import mask_view, preprocess
+        pixels = source.image(example).pixels()
+        # A mask of another size is a bad record.
+        return pixels, source.label(example, tf.shape(pixels)[:2])
+
+    def view(self, image: Any, label: Any, seed: Any) -> tuple[Any, Any]:
+        from lambdanet.training.data import mask_view
 
         recipe = self.recipe
-        pixels, mask = source.pair(example)
-        picture, labels = mask_view.window(
-            pixels, mask, recipe.training_size, recipe.augmentation, seed
-        )
-        return preprocess.change_pixels(picture, recipe, seed), labels
+        size = recipe.size_in_training
+        return mask_view.view(image, label, size, recipe.augmentation, seed)
 
     def evaluation_pair(
         self, source: Any, example: dict[str, Any], whole: bool = False
@@ -72,12 +71,12 @@ class Segmentation(Task):
         from lambdanet.training.data import mask_view, preprocess
 
         recipe = self.recipe
-        picture, labels = source.pair(example)
+        image, label = self.pair(source, example)
         if not whole:
-            picture, labels = mask_view.window(
-                picture, labels, recipe.input_size, "none", (0, 0)
+            image, label = mask_view.view(
+                image, label, recipe.input_size, "none", (0, 0)
             )
-        return preprocess.normalize(picture, recipe), labels
+        return preprocess.normalize(image, recipe), label
 
     def count(self, labels: np.ndarray) -> np.ndarray:
         # NumPy would count 64-bit copies.
@@ -93,7 +92,7 @@ class Segmentation(Task):
         return [MaskIoU(self.recipe.num_classes)]
 
     def first_label(self) -> np.ndarray:
-        size = self.recipe.training_size
+        size = self.recipe.size_in_training
         return np.zeros([1, size, size], np.uint8)
 
     def measure(

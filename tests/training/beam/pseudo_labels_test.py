@@ -285,7 +285,7 @@ def test_pseudo_labels_in_another_order_are_matched_by_name(
     assert (source.numbers, source.soft) == (numbers, labels == "soft")
     for example, record in zip(examples, _records(tmp_path), strict=True):
         label, probabilities, _ = record
-        assert int(source.number(example)) == numbers[label]
+        assert int(dataset.task.read(source, example)) == numbers[label]
         found = np.take(source.probabilities(example), numbers)
         np.testing.assert_array_equal(found, probabilities)
     assert len(list(dataset.train())) == 10

@@ -10,14 +10,19 @@ from scipy import ndimage
 from training_runs import recipe_with
 
 from lambdanet.configs import recipe_values
+from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import augment, preprocess
-from lambdanet.training.data.image_bytes import Decoded
+from lambdanet.training.data.image_bytes import Encoded
 
 SEEDS = [tf.constant([0, number], tf.int64) for number in range(40)]
 
 
-def _square(pixels):
-    return pixels / 255
+def _encoded(pixels):
+    return Encoded(tf.io.encode_png(pixels), pixels.shape[-1])
+
+
+def _of_size(size):
+    return Preprocessing(size, (0.0,), (1.0,))
 
 
 def _naive_affine(image, seed):
@@ -62,11 +67,10 @@ def test_random_window_is_inside_image(shape):
 def test_crop_flip_is_window_or_its_mirror_image():
     """On an image whose pixels are their positions."""
     rows, columns = 2 * np.indices([100, 100])
-    image = Decoded(np.stack([rows, columns, 0 * rows], axis=-1).astype(np.uint8))
+    image = _encoded(np.stack([rows, columns, 0 * rows], axis=-1).astype(np.uint8))
     mirrored = []
     for seed in SEEDS:
-        # A random window is no central square.
-        shown = augment.crop_flip(image, 8, None, seed).numpy().astype(int)
+        shown = augment.crop_flip(image, _of_size(8), seed).numpy().astype(int)
         assert np.all(np.diff(shown[..., 0], axis=0) > 0)
         across = np.diff(shown[..., 1], axis=1)
         assert np.all(across > 0) or np.all(across < 0)
@@ -76,7 +80,7 @@ def test_crop_flip_is_window_or_its_mirror_image():
 
 def test_flip_is_the_image_or_its_mirror_image():
     image = noise(32, 32, 3)
-    shown = [augment.flip(Decoded(image), 32, _square, seed) for seed in SEEDS]
+    shown = [augment.flip(_encoded(image), _of_size(32), seed) for seed in SEEDS]
     mirrored = [np.array_equal(x, image[:, ::-1]) for x in shown]
     same = [np.array_equal(x, image) for x in shown]
     assert all(a != b for a, b in zip(mirrored, same, strict=True))
@@ -88,7 +92,7 @@ def test_padded_crop_is_image_shifted_over_black():
     padded = np.pad(image, [(4, 4), (4, 4), (0, 0)])
     offsets = set()
     for seed in SEEDS:
-        shown = augment.padded_crop_flip(Decoded(image), 32, _square, seed)
+        shown = augment.padded_crop_flip(_encoded(image), _of_size(32), seed)
         crops = shown, shown[:, ::-1]
         (found,) = (
             (top, left, mirrored)
@@ -147,12 +151,13 @@ def test_augmentations_have_size_and_depend_on_seed(fields):
     """Whatever the global seed is."""
     plain = {"augmentation": "none", "randaugment_layers": 0, "input_size": 16}
     recipe = recipe_with("digits", **plain | fields)
-    image = Decoded(noise(20, 18, 1))
+    image = _encoded(noise(20, 18, 1))
     shown = []
     for number in (1, 1, *range(2, 10)):
         tf.random.set_seed(len(shown))
         seed = tf.constant([0, number], tf.int64)
-        shown.append(preprocess.for_training(image, recipe, seed).numpy())
+        pixels = preprocess.training_view(image, recipe, seed)
+        shown.append(preprocess.change_pixels(pixels, recipe, seed).numpy())
     first, again, *others = shown
     channels = 3 if fields.keys() & {"randaugment_layers", "color_jitter"} else 1
     assert first.shape == (16, 16, channels) and first.dtype == np.uint8

@@ -21,13 +21,13 @@ MASK = COLUMNS.astype(np.uint8)
 
 def fitted_maps(augmentation):
     """Returns the affine map of each window, [n, 2, 3], from its (x, y, 1) to (x, y) of the picture."""
-    window = tf.function(partial(mask_view.window, PICTURE, MASK, SIZE, augmentation))
+    view = tf.function(partial(mask_view.view, PICTURE, MASK, SIZE, augmentation))
     x, y = np.meshgrid(np.arange(SIZE), np.arange(SIZE))
     places = np.stack([x, y, np.ones_like(x)], -1)
     maps = []
     biases = []
     for seed in range(NUM_WINDOWS):
-        picture, mask = (x.numpy() for x in window(tf.constant([7, seed], tf.int64)))
+        picture, mask = (x.numpy() for x in view(tf.constant([7, seed], tf.int64)))
         # At the border of the picture, it is interpolated with black.
         inside = binary_erosion(mask != IGNORED, iterations=2)
         found = picture[inside][:, :2].astype(float)
@@ -41,9 +41,9 @@ def fitted_maps(augmentation):
     return np.array(maps)
 
 
-@pytest.mark.parametrize("augmentation", mask_view.AUGMENTATIONS)
+@pytest.mark.parametrize("augmentation", mask_view.LIMITS)
 def test_windows_are_similarities_within_limits(augmentation):
-    limits = mask_view.AUGMENTATIONS[augmentation]
+    limits = mask_view.LIMITS[augmentation]
     maps = fitted_maps(augmentation)
     linear = maps[:, :, :2]
     determinants = np.linalg.det(linear)

@@ -8,7 +8,7 @@ import picture_sources
 import pytest
 import tensorflow as tf
 from helpers import assert_close, images
-from picture_sources import write_tfds
+from picture_sources import write_folder
 from training_runs import open_dataset, recipe_with
 
 from lambdanet.training.data import augment
@@ -90,13 +90,18 @@ def test_devices_and_machines_mix_differently():
     assert labels[0].numpy().max() == shares[6 + 2]
 
 
-@pytest.mark.slow
 def test_training_reads_mixed_batches(tmp_path):
-    write_tfds(tmp_path, 6)
-    changes = {"global_batch_size": 6, "mixup_alpha": 0.2}
+    """They are normalized before, as levels are no integers then."""
+    changes = write_folder(tmp_path, 6) | {"global_batch_size": 6}
     recipe = dataclasses.replace(picture_sources.RECIPE, **changes)
-    dataset = open_dataset(recipe, tmp_path)
+    plain, numbers = next(iter(open_dataset(recipe, tmp_path).train()))
+    dataset = open_dataset(recipe, tmp_path, mixup_alpha=0.2)
     batches = list(dataset.train())
+    levels = plain[:, 0, 0, 0]
+    share = (batches[0][0][0, 0, 0, 0] - levels[0]) / (levels[-1] - levels[0])
+    classes = np.eye(picture_sources.CLASSES)[numbers]
+    expected = classes * (1 - share) + classes[::-1] * share
+    assert_close(batches[0][1], expected, 1e-5)
     labels = [labels.numpy() for _, labels in batches]
     assert_close(np.sum(labels, axis=2), 1.0, 1e-6)
     # The first share of each batch, unless both pictures have one class.

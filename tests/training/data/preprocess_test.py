@@ -11,7 +11,7 @@ from training_runs import recipe_with
 
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import preprocess
-from lambdanet.training.data.image_bytes import Decoded
+from lambdanet.training.data.image_bytes import Encoded
 
 MEAN, STD = (0.5, 0.25, 0.125), (0.5, 0.25, 2.0)
 
@@ -55,7 +55,8 @@ def test_training_without_augmentation_equals_evaluation(shape, interpolation):
     )
     image, seed = noise(*shape), tf.constant([0, 1], tf.int64)
     got = preprocess.normalize(
-        preprocess.for_training(Decoded(image), recipe, seed), recipe
+        preprocess.training_view(Encoded(tf.io.encode_png(image), 3), recipe, seed),
+        recipe,
     )
     expected = Preprocessing(16, MEAN, STD, 0.9, interpolation)
     # Half a gray level.

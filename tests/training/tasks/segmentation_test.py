@@ -87,7 +87,7 @@ def test_whole_pictures_and_held_out_ones(pictures, tmp_path, capsys):
     assert [dataset.num_examples(split) for split in ("train", "validation")] == [26, 6]
     shapes = set()
     for name, (images, labels) in zip(
-        dataset.source.held_out, dataset.eval(whole=True), strict=True
+        dataset.source.made_from_training, dataset.eval(whole=True), strict=True
     ):
         shapes.add(images.shape[1:3])
         expected = read_mask(tmp_path / name.replace("images", "masks"))
@@ -95,7 +95,7 @@ def test_whole_pictures_and_held_out_ones(pictures, tmp_path, capsys):
     assert shapes == {(24, 20), (24, 28)}
     counts = np.zeros(256)
     for mask in (tmp_path / "masks").iterdir():
-        if f"images/{mask.name}" not in dataset.source.held_out:
+        if f"images/{mask.name}" not in dataset.source.made_from_training:
             counts += np.bincount(read_mask(mask).ravel(), minlength=256)
     counts = counts[:4]
     np.testing.assert_allclose(dataset.class_weights, counts.sum() / (4 * counts))

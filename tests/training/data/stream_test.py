@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seeds of pictures of training, against the same in plain Python, and what a folder imports."""
+
+import numpy as np
+import tensorflow as tf
+from picture_sources import RECIPE, write_folder
+from processes import run_code
+from training_runs import open_dataset
+
+from lambdanet.training.data import preprocess, stream
+from lambdanet.training.data.sources import Shard
+
+
+def test_seeds_are_of_the_pass_and_place_of_each_picture(tmp_path, monkeypatch):
+    """Of the second of two machines, which has six of twelve pictures."""
+
+    def show(image, recipe, seed):
+        run, place = tf.unstack(seed)
+        number, rest = run // stream.SEEDS_PER_PASS, run % stream.SEEDS_PER_PASS
+        return tf.zeros([8, 8, 3], "uint8") + tf.cast([number, rest, place], "uint8")
+
+    monkeypatch.setattr(preprocess, "training_view", show)
+    changes = write_folder(tmp_path, 12) | {"seed": 5, "global_batch_size": 4}
+    batches = open_dataset(RECIPE, tmp_path, **changes).train(2, Shard(1, 2, 4))
+    found = np.concatenate([images[:, 0, 0] for images, _ in batches])
+    expected = [[run, 5, 2 * place + 1] for run in range(3) for place in range(6)]
+    np.testing.assert_allclose(found, expected[4:], rtol=1e-5)
+
+
+def test_folders_need_neither_tfds_nor_pyarrow(tmp_path):
+    write_folder(tmp_path, 64)
+    program = f"""
+import sys
+from lambdanet import configs
+from lambdanet.training.run.loop import Dataset
+next(iter(Dataset.open(configs.get_recipe("folder"), {str(tmp_path)!r}).train()))
+print("found", sys.modules.keys() & {{"pyarrow", "tensorflow_datasets"}})
+"""
+    assert "found set()" in run_code(program).stdout
