@@ -167,7 +167,7 @@ def open_split(
         split,
         classes_of(model_dir),
         some_classes=True,
-        held_out=read_record(model_dir).held_out,
+        made_from_training=read_record(model_dir).held_out,
     )
 
 

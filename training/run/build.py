@@ -38,16 +38,14 @@ def build_model_for_training(recipe: Recipe) -> keras.Model:
       InputError: as `build_model`, or weights of the model depend on the size, as tables of global scope do.
     """
     model = build_model(recipe)
-    if recipe.training_size == recipe.input_size:
+    if recipe.size_in_training == recipe.input_size:
         return model
-    other = build_model(dataclasses.replace(recipe, input_size=recipe.training_size))
+    other = build_model(dataclasses.replace(recipe, input_size=recipe.size_in_training))
     if [weight.shape for weight in model.weights] != [
         weight.shape for weight in other.weights
     ]:
-        accepted = (
-            f"empty for {recipe.model}, which has weights that depend on the size"
-        )
-        raise invalid("sizes", accepted, recipe.sizes)
+        accepted = f"0 for {recipe.model}, which has weights that depend on the size"
+        raise invalid("training_size", accepted, recipe.training_size)
     return build_model(recipe, any_size=True)
 
 

@@ -190,7 +190,7 @@ def train(
                 bad_records,
                 recipe.held_out_split or None,
                 classes,
-                held_out=before.held_out,
+                made_from_training=before.held_out,
             )
             dataset.check(compare=not before.splits)
             record = start.describe(dataset, before)
@@ -290,7 +290,7 @@ def train(
                 pictures = dataset.first_images(MAX_PICTURES)
                 show_pictures(path / model_dirs.LOGS, recipe, pictures)
             if devices.chief and keras.config.backend() == "jax":
-                print(compilation(recipe.training_size), flush=True)
+                print(compilation(recipe.size_in_training), flush=True)
 
             # Its epochs.
             saving = SaveCheckpoints(checkpoints, chosen.save_every, stop)
