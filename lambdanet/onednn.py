@@ -38,8 +38,11 @@ def use_onednn() -> bool:
 def is_used() -> bool:
     """Whether TensorFlow computes by oneDNN, which is also the answer where the instructions are unknown."""
     setting = os.environ.get(VARIABLE)
-    if setting:
-        return setting != "0"
+    return setting != "0" if setting else is_default()
+
+
+def is_default() -> bool:
+    """Whether TensorFlow would compute by oneDNN without the variable."""
     instructions = processor_flags()
     return not instructions or not _INSTRUCTIONS.isdisjoint(instructions)
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lambdanet import onednn
 from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.registry import pretrained_weights
@@ -113,6 +114,8 @@ class DataRecord(NamedTuple):
     first_step: int = 0  # the first step on these data
     first_epoch: int = 0  # the number of epochs completed before it
     masks: Any = ()  # of each what `describe_content` returns
+    # Whether TensorFlow computes by oneDNN; None: not recorded, or not TensorFlow.
+    onednn: bool | None = None
 
     def place(self, step: int) -> Place:
         """Returns the place of a step, as if the run had read these data from the beginning.
@@ -146,7 +149,11 @@ def describe(dataset: Dataset, before: DataRecord) -> DataRecord:
     """
     source = dataset.source
     record = DataRecord(
-        dataset.steps_per_epoch, {}, source.made_from_training, masks=[]
+        dataset.steps_per_epoch,
+        {},
+        source.made_from_training,
+        masks=[],
+        onednn=onednn.is_used() if keras.config.backend() == "tensorflow" else None,
     )
     known = {row[0]: row for row in before.masks}
     for split in (dataset.recipe.train_split, dataset.eval_split):
@@ -201,7 +208,15 @@ def resume(
                 f"{path} has no record of its masks: it goes on with those here",
                 flush=True,
             )
-        return before._replace(masks=now.masks)
+        began = onednn.is_default() if before.onednn is None else before.onednn
+        if now.onednn not in (None, began):
+            first, then = ("with", "without") if began else ("without", "with")
+            print(
+                f"{path} began {first} oneDNN and goes on {then}: "
+                "its weights differ by rounding from those of a run without a break; TF_ENABLE_ONEDNN_OPTS chooses",
+                flush=True,
+            )
+        return before._replace(masks=now.masks, onednn=now.onednn)
     if not accept_new:
         start = shlex.quote(f"--set=start_from={path}")
         raise InputError(

@@ -142,3 +142,15 @@ def test_masks_are_read_once_where_they_stay(masks, monkeypatch, capsys):
     assert capsys.readouterr().out == line
     monkeypatch.setattr("pathlib.Path.read_bytes", None)
     assert describe(masks, before) == before
+
+
+@pytest.mark.parametrize("before", [True, False, None])
+@pytest.mark.parametrize("now", [True, False, None])
+def test_other_sums_of_a_resumed_run_are_said(monkeypatch, capsys, before, now):
+    """A record of before says nothing of oneDNN: then TensorFlow chose, here not to use it."""
+    monkeypatch.setattr(start.onednn, "is_default", lambda: False)
+    records = [start.DataRecord(1, {"train": [1, ""]}, onednn=x) for x in (before, now)]
+    found = start.resume(Path("run"), *records, 1, False, False)
+    assert found == records[1]
+    is_other = now is not None and now != bool(before)
+    assert ("oneDNN and goes on with" in capsys.readouterr().out) == is_other
