@@ -14,7 +14,7 @@ from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.batch_norm import BatchNormalization
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.layer import check_plain, copied_config
-from lambdanet.layers.position_argument import without_relative
+from lambdanet.layers.position_argument import with_position
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
 from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models.output_stride import InterleavedMaps, ShiftedCopies
@@ -197,7 +197,6 @@ class _Volumes:
             raise _cannot_inflate(layer, "its content grows with the number of slices")
         if layer.causal is not False:
             raise _cannot_inflate(layer, "it is causal")
-        config = without_relative(config)
         config["strides"] = (1, *per_axis(layer.strides, 2))
         config["pool_size"] = (1, *per_axis(layer.pool_size, 2))
         position = layer.position
@@ -209,7 +208,7 @@ class _Volumes:
             relative["dilation"] = (1, *per_axis(position.dilation, 2))
             relative["map_size"] = (None, *per_axis(position.map_size, 2))
             self._copies[id(position)] = type(position).from_config(relative)
-        config["position"] = self._copies.get(id(position))
+        config = with_position(config, self._copies.get(id(position)))
         return type(layer).from_config(config)
 
 

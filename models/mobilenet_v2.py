@@ -7,6 +7,7 @@ from typing import Any
 
 from lambdanet.backend import Tensor, compat, keras
 from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.layers.old_arguments import translate
 from lambdanet.layers.stochastic_depth import StochasticDepth
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
 from lambdanet.models.output_stride import FinerMaps
@@ -62,12 +63,12 @@ def lightweight_lambda_block(
     together, k = 8, and of no batch normalization after the lambda layer; the ReLU6 stays.
     """
     x = builder.conv_norm_act(x, filters, 1, 1, f"{name}_reduce")
+    arguments = {"batch_norm": builder.batch_norm, **options}
     layer = LambdaLayer(
         filters,
-        batch_norm=builder.batch_norm,
         kernel_regularizer=builder.kernel_regularizer,
         name=f"{name}_lambda",
-        **options,
+        **translate(arguments),
     )
     x = builder.act(layer(x), f"{name}_lambda_act")
     return builder.conv_norm(x, filters, 1, 1, f"{name}_project")

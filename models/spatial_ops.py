@@ -11,6 +11,7 @@ from lambdanet.backend.tensors import PerAxis
 from lambdanet.errors import InputError
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.layer import copied_config
+from lambdanet.layers.old_arguments import OLD_ARGUMENTS, translate
 from lambdanet.models.layer_builder import LayerBuilder
 
 Layer = Callable[..., keras.layers.Layer]
@@ -197,6 +198,7 @@ class LambdaOperation(LayerOperation):
         }
         if context.strides > 1:
             arguments["pool_size"] = self.pool_size
+        arguments = translate(arguments)
         if self.positions is not None:
             if context.map_size not in self.positions:
                 layer: Any = self.layer(**arguments)
@@ -213,4 +215,5 @@ class LambdaOperation(LayerOperation):
 
 def option_names(layer: Layer) -> set[str]:
     """Returns the names of a layer's options: its constructor's parameters that the trunk does not set."""
-    return set(inspect.signature(layer).parameters) - SET_BY_THE_TRUNK
+    names = set(inspect.signature(layer).parameters) - SET_BY_THE_TRUNK
+    return names | OLD_ARGUMENTS if layer is LambdaLayer else names

@@ -4,6 +4,7 @@
 from naive_layers import images, randomize
 
 import lambdanet
+from lambdanet.layers.old_arguments import translate
 
 SEQUENCE = (2, 8, 6)
 # Arguments of a layer, the shape of its input, and the causal axis of that.
@@ -47,10 +48,15 @@ ALL = {
 }
 
 
+def arguments_of(options):
+    """The arguments of a causal layer with these options."""
+    return translate({"scope": 5, "causal": True, **options})
+
+
 def case_of(name):
     """Returns a layer with random weights, its input, and the causal axis of that."""
     options, shape, axis = ALL[name]
-    layer = lambdanet.LambdaLayer(8, **{"scope": 5, "causal": True, **options})
+    layer = lambdanet.LambdaLayer(8, **arguments_of(options))
     layer.build(shape)
     randomize(layer)
     x = images(*shape)

@@ -6,6 +6,18 @@ from functools import partial
 import lambdanet
 from lambdanet import HaloAttention, LambdaLayer, LinearAttention
 
+
+def with_positions(**options):
+    """A function that makes a layer, whose relative positions have these arguments."""
+
+    def make(**kwargs):
+        return LambdaLayer(
+            8, position=lambdanet.RelativePositionEmbedding(**options), **kwargs
+        )
+
+    return make
+
+
 LAYERS = {
     "AxialAttention": partial(lambdanet.AxialAttention, 8, num_heads=2, map_size=9),
     "ChannelAffine": lambdanet.ChannelAffine,
@@ -25,12 +37,10 @@ LAYERS = {
     "LinearAttention_elu": partial(LinearAttention, 8, 2, feature_map="elu"),
     "LocalAttention": partial(lambdanet.LocalAttention, 8, num_heads=2, scope=3),
     "LambdaLayer_blocked": partial(LambdaLayer, 8, scope=3, implementation="blocked"),
-    "LambdaLayer_global": partial(LambdaLayer, 8, scope=None, map_size=9),
-    "LambdaLayer_axes": partial(
-        LambdaLayer, 8, scope=(3, None), map_size=9, dilation=(2, 1)
-    ),
-    "LambdaLayer_resized": partial(
-        LambdaLayer, 8, scope=None, map_size=4, resize="interpolate", position_bias=True
+    "LambdaLayer_global": with_positions(scope=None, map_size=9),
+    "LambdaLayer_axes": with_positions(scope=(3, None), map_size=9, dilation=(2, 1)),
+    "LambdaLayer_resized": with_positions(
+        scope=None, map_size=4, resize="interpolate", use_bias=True
     ),
     "LambdaLayer_content": partial(
         LambdaLayer,
@@ -40,13 +50,13 @@ LAYERS = {
         query_normalization="softmax",
     ),
     "LambdaLayer_multi_head": partial(
-        LambdaLayer, 8, 2, scope=5, multi_head=True, use_batch_norm=False, dilation=2
+        with_positions(scope=5, dilation=2),
+        num_heads=2,
+        multi_head=True,
+        batch_norm=False,
     ),
-    "LambdaLayer_shared": lambda **kwargs: LambdaLayer(
-        8,
-        position=lambdanet.RelativePositionEmbedding(scope=5, name="embedding"),
-        content=False,
-        **kwargs,
+    "LambdaLayer_shared": partial(
+        with_positions(scope=5, name="embedding"), content=False
     ),
     "SqueezeExcite": partial(lambdanet.SqueezeExcite, 0.5),
     "StochasticDepth": partial(lambdanet.StochasticDepth, 0.5, seed=1),

@@ -97,7 +97,7 @@ def naive_halo_attention(layer, x):
     return outputs[:, ::strides, ::strides]
 
 
-def lambda_by_equations(layer, x, context=None, mask=None, padding_mask=None):
+def lambda_by_equations(layer, x, context=None, attention_mask=None, padding_mask=None):
     """Equations 1 and 2 at inference in float64, for all pairs of positions, then averages over windows.
 
     Of `lambdanet.ops` it uses how `reference` finds the pairs, which tests compare with a loop.
@@ -137,8 +137,8 @@ def lambda_by_equations(layer, x, context=None, mask=None, padding_mask=None):
     outputs = np.zeros([*queries.shape[:3], layer.filters // h])
     num_queries, num_places = np.prod(size), np.prod(context_size)
     visible = np.ones([len(x), num_queries, num_places], bool)
-    if mask is not None:
-        visible &= np.asarray(mask, bool)
+    if attention_mask is not None:
+        visible &= np.asarray(attention_mask, bool)
     if padding_mask is not None:
         visible &= np.asarray(padding_mask, bool)[:, np.newaxis]
     if axis is not None:

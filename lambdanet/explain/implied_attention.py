@@ -17,6 +17,7 @@ from lambdanet.explain import lambda_maps
 from lambdanet.layers.attention import Attention
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
+from lambdanet.layers.projections import project
 from lambdanet.layers.slice_lambda_layer import SliceLambdaLayer
 
 
@@ -62,8 +63,9 @@ def implied_attention(
     inputs: Any,
     queries: Sequence[Any] | None = None,
     context: Any = None,
-    mask: Any = None,
+    attention_mask: Any = None,
     padding_mask: Any = None,
+    mask: Any = None,
     initial_state: Any = None,
 ) -> ImpliedAttention:
     """Returns the attention map that a layer implies at inference, which it never computes itself.
@@ -77,7 +79,7 @@ def implied_attention(
       inputs: [b, *size, c], as in a call of the layer.
       queries: the outputs to explain, as numbers of the flattened ones or as coordinates, (row, column); with
         strides, counted in outputs. None: all of them. Memory grows with their number.
-      context, mask, padding_mask, initial_state: as in a call of a LambdaLayer.
+      context, attention_mask, padding_mask, mask, initial_state: as in a call of a LambdaLayer.
 
     Returns:
       Its maps for these outputs; where windows are averaged, those of the window.
@@ -100,12 +102,12 @@ def implied_attention(
     inputs = K.convert_to_tensor(inputs)
     others = {
         "context": context,
-        "mask": mask,
+        "attention_mask": attention_mask,
         "padding_mask": padding_mask,
         "initial_state": initial_state,
     }
     if isinstance(layer, Attention):
-        for name, value in others.items():
+        for name, value in {**others, "mask": mask}.items():
             if value is not None:
                 raise InputError(f"{type(layer).__name__} has no argument {name}")
         others = {}
@@ -117,10 +119,9 @@ def implied_attention(
         inputs = K.cast(inputs, layer.compute_dtype)
         weights, values = layer.chosen_weights(inputs, K.convert_to_tensor(chosen))
         return ImpliedAttention(weights, None, K.cast(values, weights.dtype), {})
-    _, checked = layer.check_call(inputs, **others)
-    parts = layer.project(
-        inputs, context, checked["mask"], checked["padding_mask"], training=False
-    )
+    layer.check_call(inputs, **others)
+    given = context, attention_mask, padding_mask, mask
+    parts = project(layer, inputs, *given, training=False)
     return ImpliedAttention(*lambda_maps.maps(layer, parts, chosen, initial_state))
 
 

@@ -76,10 +76,10 @@ def maps(
             outside.setdefault("position_bias", []).append(K.repeat(added, v, axis=3))
     fields = [_joined(contents), _joined(positions)]
     others = {name: _side_by_side(x) for name, x in outside.items()}
-    if parts.query_mask is not None and layer.geometry.has_pool:
+    dtype = at_least_float32(parts.values[0]).dtype
+    shares = parts.visible_shares(layer.geometry, dtype)
+    if shares is not None:
         # As in the layer, windows have averages over what is no padding.
-        dtype = at_least_float32(parts.values[0]).dtype
-        shares = layer.visible_shares(parts.query_mask, dtype)
         shares = K.reshape(shares, [sizes(shares)[0], -1])
         shares = K.take(shares, outputs, axis=1)  # [b, q]
         by_map = shares[:, K.newaxis, :, K.newaxis, K.newaxis]
@@ -118,7 +118,7 @@ def _visible(layer: LambdaLayer, parts: Projections, chosen: _Chosen) -> Tensor 
     """Returns what the outputs see of the context, [b or 1, q or 1, m]; None: everything."""
     # All queries of a window see the same: a causal axis has no pool, and a mask none at all.
     places = chosen.places.max(axis=1)
-    mask = parts.mask
+    mask = parts.attention_mask
     if mask is not None:
         mask = K.take(mask, places, axis=len(mask.shape) - 2)
     elif layer.causal_axis is not None:

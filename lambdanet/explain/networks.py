@@ -24,7 +24,14 @@ from lambdanet.explain.implied_attention import (
     implied_attention,
 )
 
-ARGUMENTS = ("inputs", "context", "mask", "padding_mask", "initial_state")
+ARGUMENTS = (
+    "inputs",
+    "context",
+    "attention_mask",
+    "padding_mask",
+    "mask",
+    "initial_state",
+)
 
 
 def implied_attentions(

@@ -8,7 +8,6 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lambdanet import backend as K
 from lambdanet import which_keras
 from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.tensors import product
@@ -19,7 +18,7 @@ from lambdanet.errors import (
     invalid,
     is_integer,
 )
-from lambdanet.ops.content_lambdas import as_boolean
+from lambdanet.ops.content_lambdas import KEY_NORMALIZATIONS
 
 # What an error about a map adds.
 OF_ZOO = "in a model of the zoo, input_size of create_model sets it"
@@ -46,6 +45,11 @@ def check_scope(scope: Any, name: str = "scope") -> int:
     if scope % 2 == 0:
         raise invalid(name, "odd", scope, hint=f"{scope - 1} and {scope + 1} would do")
     return scope
+
+
+def check_scope_or_none(name: str, value: Any) -> int | None:
+    """Checks that a scope is None, the whole axis, or a positive odd integer, and returns it as `int`."""
+    return None if value is None else check_scope(value, name)
 
 
 def own_initializer(initializer: Any) -> Any:
@@ -121,6 +125,19 @@ def axis_of_causal(causal: bool | int | str, rank: int) -> int | None:
     return axis - 1
 
 
+def check_normalizations(
+    keys: str | None, queries: str | None, batch_norm: Any
+) -> None:
+    """Checks the arguments `key_normalization`, `query_normalization` and `batch_norm` of a lambda layer."""
+    if keys not in KEY_NORMALIZATIONS:
+        raise invalid("key_normalization", f"one of {KEY_NORMALIZATIONS}", keys)
+    if queries not in ("softmax", None):
+        raise invalid("query_normalization", "'softmax' or None", queries)
+    if not isinstance(batch_norm, bool | Mapping):
+        accepted = "True, False or a dict of arguments"
+        raise invalid("batch_norm", accepted, batch_norm)
+
+
 def checked_shape(shape: Shape, what: str) -> Shape:
     """Returns the shape of an input, whose rank and number of channels a lambda layer accepts."""
     shape = tuple(shape)
@@ -139,74 +156,7 @@ def checked_shape(shape: Shape, what: str) -> Shape:
     return shape
 
 
-def check_mask(
-    layer: Any, mask: Tensor, inputs: Tensor, context: Tensor | None
-) -> Tensor:
-    """Checks the mask with which a lambda layer is called.
-
-    Args:
-      layer: the lambda layer.
-      mask: one value for each query and context position, [n, m] or [b, n, m].
-      inputs: [b, *size, c].
-      context: the source of keys and values, [b, *context_size, c']; None: the inputs.
-
-    Returns:
-      The mask, [1, n, m] or [b, n, m], as Keras's own mask has two axes; one of floating-point numbers as
-      booleans.
-    """
-    if isinstance(mask, str):
-        causal = "causal=True or 'time' of the layer hides what comes after a query"
-        raise invalid("mask", "of the shape [n, m] or [b, n, m]", mask, causal)
-    if layer.geometry.has_pool:
-        raise invalid("pool_size", "1 with a mask [n, m]", layer.pool_size)
-    query_map = layer.compute_output_shape(checked_shape(inputs.shape, "input"))
-    n = _num_positions(query_map)
-    b, m = _batch_and_positions(inputs, context)
-    values: Tensor = mask if hasattr(mask, "shape") else K.convert_to_tensor(mask)
-    given = tuple(values.shape)
-    shape = (1, *given) if len(given) == 2 else given
-    accepted = f"of the shape [n, m] = {[n, m]} or [b, n, m] = {[b, n, m]}"
-    batch = 1 if shape[:1] == (1,) else b
-    if not shapes_agree(shape, [batch, n, m]):
-        raise invalid("mask", accepted, given)
-    if len(given) == 2 and given[0] is None and not K.is_tensor(values):
-        raise invalid(
-            "mask",
-            accepted,
-            given,
-            "an Input has its first axis for the batch, and [b, m] is a padding_mask",
-        )
-    if "float" in K.dtype_name(values.dtype):
-        values = as_boolean(values)
-    return keras.ops.expand_dims(values, 0) if len(given) == 2 else values
-
-
-def check_padding_mask(
-    padding_mask: Tensor, inputs: Tensor, context: Tensor | None
-) -> Tensor:
-    """Checks the padding mask with which a lambda layer is called.
-
-    Args:
-      padding_mask: one value for each example and context position, [b, m].
-      inputs: [b, *size, c].
-      context: the source of keys and values, [b, *context_size, c']; None: the inputs.
-
-    Returns:
-      The mask; one of floating-point numbers as booleans.
-    """
-    values: Tensor = padding_mask
-    if not hasattr(padding_mask, "shape"):
-        values = K.convert_to_tensor(padding_mask)
-    shape = tuple(values.shape)
-    expected = _batch_and_positions(inputs, context)
-    if not shapes_agree(shape, expected):
-        raise invalid("padding_mask", f"of the shape [b, m] = {expected}", shape)
-    if "float" in K.dtype_name(values.dtype):
-        return as_boolean(values, "padding_mask")
-    return values
-
-
-def check_state(state: Any, expected: Sequence[Mapping[str, Shape]]) -> None:
+def check_state_shapes(state: Any, expected: Sequence[Mapping[str, Shape]]) -> None:
     """Checks a state that a lambda layer continues.
 
     Args:
@@ -243,13 +193,13 @@ def _have_equal_shapes(
     return True
 
 
-def _batch_and_positions(inputs: Tensor, context: Tensor | None) -> list[int | None]:
+def batch_and_positions(source: Tensor) -> list[int | None]:
     """Returns the number of examples and of context positions, [b, m], as far as they are known."""
-    shape = checked_shape((inputs if context is None else context).shape, "context")
-    return [shape[0], _num_positions(shape)]
+    shape = checked_shape(source.shape, "context")
+    return [shape[0], num_positions(shape)]
 
 
-def _num_positions(shape: Shape) -> int | None:
+def num_positions(shape: Shape) -> int | None:
     """Returns the number of positions of a map [b, *size, c]; None where it is unknown."""
     size = shape[1:-1]
     return None if None in size else product(size)

@@ -224,12 +224,12 @@ CHANNEL_AXES = {
 def build_norm(
     parent: Any, name: str, channels: int
 ) -> keras.layers.BatchNormalization | None:
-    """Creates the batch normalization of a parent, in its precision; None without `use_batch_norm`."""
-    if not parent.use_batch_norm:
+    """Creates the batch normalization of a parent, in its precision; None with `batch_norm=False`."""
+    if parent.batch_norm is False:
         return None
-    layer = BatchNormalization(
-        **parent.batch_norm, dtype=parent.dtype_policy, name=name
-    )
+    given = {} if parent.batch_norm is True else parent.batch_norm
+    options = {**BATCH_NORM, **given}
+    layer = BatchNormalization(**options, dtype=parent.dtype_policy, name=name)
     return build_sublayer(layer, [None, None, 1, channels])
 
 

@@ -59,12 +59,11 @@ class Layer(keras.layers.Layer):
                 )
         if self.takes_maps:
             check_rank(self, K.flatten([args, kwargs])[0].shape, 4)
-        args, kwargs = self.check_call(*args, **kwargs)
+        self.check_call(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
-    def check_call(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Checks the arguments of a call, and returns those that Keras passes to `call`."""
-        return args, kwargs
+    def check_call(self, *args: Any, **kwargs: Any) -> None:
+        """Checks the arguments of a call; `InputError` where they do not fit the layer."""
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Never propagates masks."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The position arguments of a lambda layer: its embedding from them, and from a configuration."""
+"""The position argument of a lambda layer: its embedding, also from a configuration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +7,7 @@ from typing import Any
 from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.errors import InputError, invalid, unknown
+from lambdanet.layers.argument_checks import own_initializer
 from lambdanet.layers.position_embedding import (
     SHARED,
     PositionEmbedding,
@@ -15,89 +16,93 @@ from lambdanet.layers.position_embedding import (
 )
 
 KINDS = ("relative", "unstructured", None)
-# The arguments of a lambda layer for its relative embedding -> their names there.
-RELATIVE = {
-    name: name for name in ("scope", "dilation", "map_size", "resize", "implementation")
-}
-RELATIVE["position_bias"] = "use_bias"
+SCOPE = 23  # by default
 
 
 def embedding_of(
-    position: str | PositionEmbedding | None,
-    relative: RelativePositionEmbedding,
-    embeddings_initializer: Any,
+    layer: Any, position: Any, embeddings_initializer: Any
 ) -> PositionEmbedding | None:
-    """Returns the embedding that the argument `position` of a lambda layer names or is.
+    """Returns the embedding that the argument `position` of a lambda layer names, is, or describes.
 
     Args:
-      position: one of `KINDS`, or an embedding.
-      relative: the embedding of the layer's other arguments for "relative". Those that are not the defaults
-        must equal a given embedding's.
+      layer: the layer, with its other arguments. A scope and an implementation that are not the defaults must
+        equal a given embedding's.
+      position: one of `KINDS`, an embedding, or a configuration of `PositionEmbedding.serialize`.
       embeddings_initializer: the initializer of the embedding; None with a given one, which has its own.
 
     Raises:
       InputError: for another position, or arguments that contradict it.
     """
+    options = {
+        "embeddings_initializer": embeddings_initializer,
+        "dtype": layer.dtype_policy,
+        "name": "position",
+    }
     embedding: PositionEmbedding
     if position is None:
+        if not layer.content:
+            raise InputError(
+                "a lambda layer needs content, positions or both, got content=False and position=None"
+            )
+        own_initializer(embeddings_initializer)
         return None
     if position == "relative":
-        embedding = relative
-    elif position == "unstructured":
-        embedding = UnstructuredPositionEmbedding(
-            relative.key_dim,
-            relative.intra_depth,
-            relative.num_lambdas,
-            embeddings_initializer=embeddings_initializer,
-            dtype=relative.dtype_policy,
-            name=relative.name,
+        embedding = RelativePositionEmbedding(
+            scope=layer.scope, implementation=layer.implementation, **options
         )
+    elif position == "unstructured":
+        embedding = UnstructuredPositionEmbedding(**options)
     elif isinstance(position, str):
         raise unknown("position", position, [name for name in KINDS if name])
     else:
-        _check_given(position, relative, embeddings_initializer)
+        if isinstance(position, Mapping):
+            position = deserialize_position(position)
+        which_keras.check_keras_3(position, "position")
+        if not isinstance(position, PositionEmbedding):
+            accepted = f"one of {KINDS} or a PositionEmbedding"
+            raise invalid("position", accepted, position)
+        if layer.scope != SCOPE:
+            check_beside(position, "scope", layer.scope)
+        if layer.implementation != "auto":
+            check_beside(position, "implementation", layer.implementation)
+        if embeddings_initializer is not None:
+            raise invalid(
+                "embeddings_initializer beside a position embedding",
+                "None, as the embedding has its own",
+                embeddings_initializer,
+            )
         embedding = position
-    embedding.num_users += 1
+    embedding.add_user(layer)
     return embedding
 
 
-def _check_given(
-    position: Any, relative: RelativePositionEmbedding, embeddings_initializer: Any
-) -> None:
-    """Checks that the arguments of a lambda layer do not contradict an embedding that it is given."""
-    which_keras.check_keras_3(position, "position")
-    if not isinstance(position, PositionEmbedding):
-        raise invalid("position", f"one of {KINDS} or a PositionEmbedding", position)
-    for name in ("key_dim", "intra_depth", "num_lambdas"):
-        value = getattr(relative, name)
-        if (given := getattr(position, name)) != value:
-            raise invalid(
-                f"{name} of the position embedding", f"{value} as in the layer", given
-            )
-    defaults = RelativePositionEmbedding(name=relative.name)
-    for argument, name in RELATIVE.items():
-        given = getattr(relative, name)
-        default = getattr(defaults, name)
-        own = getattr(position, name, default)
-        sides = (given,) * len(own) if isinstance(own, tuple) else given  # of a map
-        if given != default and own not in (given, sides):
-            raise invalid(
-                f"{argument} beside a position embedding",
-                f"{own!r}, as in the embedding",
-                given,
-            )
-    if embeddings_initializer is not None:
-        raise invalid(
-            "embeddings_initializer beside a position embedding",
-            "None, as the embedding has its own",
-            embeddings_initializer,
-        )
+def is_named(layer: Any) -> bool:
+    """Returns whether the configuration of a lambda layer has the name of its positions, or None.
+
+    Else the embedding was given, another layer has taken it from this one, or its table is for a whole map,
+    that of the first input by now.
+    """
+    position = layer.position
+    if position is None:
+        return True
+    is_own = layer.position_kind is not None and position.num_users == 1
+    return is_own and getattr(position, "map_size", None) is None
 
 
-def without_relative(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the configuration of a lambda layer without the arguments that a given embedding has itself."""
-    own = {*RELATIVE, "embeddings_initializer"}
-    return {name: value for name, value in config.items() if name not in own}
+def check_beside(position: PositionEmbedding, name: str, value: Any) -> None:
+    """Checks that an argument beside an embedding, by its name there, does not contradict the embedding."""
+    own = getattr(position, name, value)
+    sides = (value,) * len(own) if isinstance(own, tuple) else value  # of a map
+    if own not in (value, sides):
+        accepted = f"{own!r}, as in the embedding"
+        raise invalid(f"{name} beside a position embedding", accepted, value)
+
+
+def with_position(config: Mapping[str, Any], position: Any) -> dict[str, Any]:
+    """Returns the configuration of a lambda layer with an embedding, which has its own scope."""
+    own = ("scope", "embeddings_initializer")
+    others = {name: value for name, value in config.items() if name not in own}
+    return {**others, "position": position}
 
 
 def deserialize_position(config: Mapping[str, Any]) -> PositionEmbedding:

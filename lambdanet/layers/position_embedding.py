@@ -10,7 +10,6 @@ from lambdanet.backend import Shape, Tensor, compat, keras, tensors
 from lambdanet.errors import (
     InputError,
     check_count,
-    check_counts,
     check_flags,
     check_known,
     invalid,
@@ -19,7 +18,7 @@ from lambdanet.layers.argument_checks import (
     OF_ZOO,
     check_optional_count,
     check_per_axis,
-    check_scope,
+    check_scope_or_none,
     own_initializer,
 )
 from lambdanet.layers.layer import TableLayer
@@ -42,7 +41,8 @@ class PositionEmbedding(TableLayer):
       key_dim: k, the depth of an embedding.
       intra_depth: u, where an embedding is a [k, u] matrix.
       num_lambdas: the lambdas per position, each with its own embeddings: 1, or the number of heads of a
-        multi-head lambda layer.
+        multi-head lambda layer. These three are by default those of the first lambda layer that has the
+        embedding as `position`.
       embeddings_initializer: the initializer of the table, an initializer of Keras or the name of one. None:
         normal with a standard deviation of 1 (appendix F.2).
       **kwargs: `constant_tables`, and arguments of a Keras layer.
@@ -53,21 +53,33 @@ class PositionEmbedding(TableLayer):
 
     def __init__(
         self,
-        key_dim: int = 16,
-        intra_depth: int = 1,
-        num_lambdas: int = 1,
+        key_dim: int | None = None,
+        intra_depth: int | None = None,
+        num_lambdas: int | None = None,
         embeddings_initializer: Any = None,
         **kwargs: Any,
     ):
         # Computes in the precision of the lambda layer that uses it.
         super().__init__(autocast=False, **kwargs)
-        self.key_dim, self.intra_depth, self.num_lambdas = check_counts(
-            key_dim=key_dim, intra_depth=intra_depth, num_lambdas=num_lambdas
-        )
+        self.key_dim: Any = check_optional_count("key_dim", key_dim)
+        self.intra_depth: Any = check_optional_count("intra_depth", intra_depth)
+        self.num_lambdas: Any = check_optional_count("num_lambdas", num_lambdas)
         self.embeddings_initializer = own_initializer(embeddings_initializer)
         self.num_users = 0  # the lambda layers that have it
         self.table: Any = None  # until the first `build_for`
         self.causal_axis: Any = None  # that of the first `build_for`
+
+    def add_user(self, layer: Any) -> None:
+        """Takes the sizes of a lambda layer where it has none; `InputError` where it has others."""
+        for name in ("key_dim", "intra_depth", "num_lambdas"):
+            own = getattr(self, name)
+            value = getattr(layer, name)
+            if own is None:
+                setattr(self, name, value)
+            elif own != value:
+                accepted = f"{value} as in the layer"
+                raise invalid(f"{name} of the position embedding", accepted, own)
+        self.num_users += 1
 
     def build_for(
         self,
@@ -230,9 +242,9 @@ class RelativePositionEmbedding(PositionEmbedding):
 
     def __init__(
         self,
-        key_dim: int = 16,
-        intra_depth: int = 1,
-        num_lambdas: int = 1,
+        key_dim: int | None = None,
+        intra_depth: int | None = None,
+        num_lambdas: int | None = None,
         scope: int | Sequence[int | None] | None = 23,
         dilation: tensors.PerAxis = 1,
         map_size: int | Sequence[int | None] | None = None,
@@ -246,7 +258,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         check_known("resize", resize, RESIZES)
         implementations = ("auto", *kernels.IMPLEMENTATIONS)
         check_known("implementation", implementation, implementations)
-        self.scope = check_per_axis("scope", scope, _check_scope_or_none)
+        self.scope = check_per_axis("scope", scope, check_scope_or_none)
         self.dilation = check_per_axis("dilation", dilation, check_count)
         self.map_size = check_per_axis("map_size", map_size, check_optional_count)
         self.resize = resize
@@ -406,9 +418,9 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
 
     def __init__(
         self,
-        key_dim: int = 16,
-        intra_depth: int = 1,
-        num_lambdas: int = 1,
+        key_dim: int | None = None,
+        intra_depth: int | None = None,
+        num_lambdas: int | None = None,
         num_queries: int | None = None,
         num_context: int | None = None,
         **kwargs: Any,
@@ -465,10 +477,6 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
                     positions, size, f"more {kind} positions than the table has"
                 )
         return n, m
-
-
-def _check_scope_or_none(name: str, value: Any) -> int | None:
-    return None if value is None else check_scope(value, name)
 
 
 def _count(name: str, count: Any, size: Shape) -> int:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lambda layer of LambdaUNet, for stacks of slices (Ou et al. 2021, arXiv 2104.13917)."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from lambdanet import backend as K
@@ -9,10 +8,8 @@ from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.tensors import sizes
 from lambdanet.errors import InputError, invalid
 from lambdanet.layers.argument_checks import check_scope
-from lambdanet.layers.causal_layer import LambdaState
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.position_embedding import RelativePositionEmbedding
-from lambdanet.layers.projections import Masks
 
 # Arguments of a lambda layer that have one value here.
 FIXED = {"causal": False, "strides": 1, "pool_size": 1}
@@ -60,28 +57,28 @@ class SliceLambdaLayer(LambdaLayer):
         self.slice_position = RelativePositionEmbedding(
             self.key_dim,
             self.intra_depth,
-            self._num_lambdas,
+            self.num_lambdas,
             scope=(self.slice_scope, 1),
             use_bias=getattr(self.position, "use_bias", False),
-            embeddings_initializer=self.embeddings_initializer,
+            embeddings_initializer=getattr(
+                self.position, "embeddings_initializer", None
+            ),
             dtype=self.dtype_policy,
             name="slice_position",
         )
 
-    def check_call(
-        self, inputs: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Any, dict[str, Any]]:
+    def check_call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> None:
         others = [*args, *(x for name, x in kwargs.items() if name != "training")]
         if any(x is not None and x is not False for x in others):
             raise InputError("a SliceLambdaLayer takes no context, mask or state")
         self._check_slices(inputs.shape)
-        return super().check_call(inputs, **kwargs)
+        super().check_call(inputs, **kwargs)
 
     def build(self, input_shape: Shape) -> None:
         self._check_slices(input_shape)
         b, slices, *size, channels = input_shape
         super().build((b, *size, channels))
-        self._input_rank = 5
+        self.input_rank = 5
         # Positions of a slice are on one axis.
         self.slice_position.build_for([slices, None], [slices, None])
 
@@ -96,32 +93,41 @@ class SliceLambdaLayer(LambdaLayer):
             accepted = f"at least {needed} for slice_scope={self.slice_scope}"
             raise invalid("the number of slices", accepted, slices)
 
-    def _apply_lambda(
-        self,
-        index: int,
-        qkv: Sequence[Any],
-        masks: Masks,
-        state: LambdaState | None,
-        training: bool | None,
-    ) -> tuple[Tensor, LambdaState]:
-        queries, _, values = qkv  # [b, slices, h, w, ...]
-        b, slices, height, width = sizes(queries)[:4]
-        one_slice = [b * slices, height, width]
-        within, _ = super()._apply_lambda(
-            index, [_with_axes(x, one_slice) for x in qkv], masks, state, training
+    def _content_lambda(
+        self, keys: Tensor | None, values: Tensor, padding_mask: Tensor | None
+    ) -> Tensor | None:
+        """Returns the content lambda of each slice, [b * slices, k, v]."""
+        return super()._content_lambda(_each_slice(keys), _each_slice(values), None)
+
+    def _apply_lambdas(
+        self, queries: Tensor, values: Tensor, content: Any, **options: Any
+    ) -> Tensor:
+        b, slices, height, width = sizes(queries)[:4]  # [b, slices, h, w, ...]
+        within = super()._apply_lambdas(
+            _each_slice(queries), _each_slice(values), content, **options
         )
         stack = [b, slices, height * width]
         across = self.slice_position(
             _with_axes(queries, stack),
             _with_axes(values, stack),
-            index=index,
             geometry=self.geometry,
-            training=training,
+            **options,
         )
         outputs = K.reshape(within, sizes(across)) + across
-        return _with_axes(outputs, [b, slices, height, width]), {}
+        return _with_axes(outputs, [b, slices, height, width])
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "slice_scope": self.slice_scope}
 
 
-def _with_axes(x: Tensor | None, axes: list[Any]) -> Tensor | None:
+def _each_slice(x: Any) -> Any:
+    """[b, slices, h, w, ...] -> [b * slices, h, w, ...]."""
+    if x is None:
+        return None
+    b, slices, *size = sizes(x)[:4]
+    return _with_axes(x, [b * slices, *size])
+
+
+def _with_axes(x: Tensor, axes: list[Any]) -> Tensor:
     """Returns the same positions along other axes, with the last two as they are."""
-    return None if x is None else K.reshape(x, [*axes, *sizes(x)[-2:]])
+    return K.reshape(x, [*axes, *sizes(x)[-2:]])

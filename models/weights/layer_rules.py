@@ -112,7 +112,7 @@ def convert_layer(
         arguments; or the layer is not built. The message has names and shapes, and the layer is unchanged.
 
     Example:
-      >>> layer = LambdaLayer(8, num_heads=2, key_dim=4, scope=3, use_batch_norm=False)
+      >>> layer = LambdaLayer(8, num_heads=2, key_dim=4, scope=3, batch_norm=False)
       >>> layer.build([None, None, None, 6])
       >>> kernels = {"queries.0.weight": (8, 6, 1, 1), "keys.0.weight": (4, 6, 1, 1)}
       >>> kernels |= {"values.0.weight": (4, 6, 1, 1), "embedding": (4, 1, 1, 3, 3)}
@@ -245,7 +245,10 @@ def _check_arguments(layer: LambdaLayer, tensors: Tensors, epsilon: float) -> No
             any(bias in tensors for bias in BIASES),
             getattr(layer.position, "use_bias", False),
         ),
-        "epsilon in batch_norm": (epsilon, layer.batch_norm["epsilon"]),
+        "epsilon in batch_norm": (
+            epsilon,
+            getattr(layer._queries_norm, "epsilon", epsilon),
+        ),
     }
     for name, (theirs, ours) in arguments.items():
         if theirs != ours:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from fuzzing import pairwise
 from keras import layers
 from naive_layers import images
+from refusals import refused
 
 import lambdanet
 from lambdanet import LambdaLayer
@@ -34,10 +35,10 @@ KINDS = {
     "keras": (True, {}),
     "padding": (False, {"padding_mask": PADDING}),
     "both paddings": (True, {"padding_mask": PADDING}),
-    "band": (False, {"mask": BAND}),
-    "band and padding": (True, {"mask": BAND}),
-    "examples": (False, {"mask": EXAMPLES}),
-    "all": (True, {"mask": EXAMPLES, "padding_mask": PADDING}),
+    "band": (False, {"attention_mask": BAND}),
+    "band and padding": (True, {"attention_mask": BAND}),
+    "examples": (False, {"attention_mask": EXAMPLES}),
+    "all": (True, {"attention_mask": EXAMPLES, "padding_mask": PADDING}),
 }
 LAYERS = {
     "plain": {},
@@ -78,9 +79,10 @@ def functional(layer, is_masked, arguments):
 def with_inputs_for_masks(layer, is_masked, arguments):
     x = keras.Input([SIZE, 4])
     values = dict(arguments)
-    if "mask" in values:
-        shape = np.broadcast_shapes(values["mask"].shape, [SIZE, 1, 1])
-        values["mask"] = np.broadcast_to(values["mask"], shape)
+    if "attention_mask" in values:
+        mask = values["attention_mask"]
+        shape = np.broadcast_shapes(mask.shape, [SIZE, 1, 1])
+        values["attention_mask"] = np.broadcast_to(mask, shape)
     masks = {name: keras.Input(mask.shape[1:]) for name, mask in values.items()}
     visible = {name: mask > 0 for name, mask in masks.items()}
     model = keras.Model([x, masks], layer(masked(x, is_masked), **visible))
@@ -102,8 +104,7 @@ def nested(layer, is_masked, arguments):
 def called_alone(layer, is_masked, arguments):
     """By `call`, past the checks of Keras and of the layer."""
     x = masked(K.convert_to_tensor(X), is_masked)
-    checked = layer.check_call(x, **arguments)[1]
-    return layer.call(x, None, checked["mask"], checked["padding_mask"])
+    return layer.call(x, **arguments)
 
 
 def cloned(*case):
@@ -198,10 +199,10 @@ def test_masks_on_roads(road, kind, layer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     is_masked, arguments = KINDS[kind]
     options = LAYERS[layer]
-    if "mask" in arguments:
+    if "attention_mask" in arguments:
         options = {**options, "pool_size": 1}
-        mask = arguments["mask"][..., :: options.get("strides", 1), :]
-        arguments = {**arguments, "mask": mask}
+        mask = arguments["attention_mask"][..., :: options.get("strides", 1), :]
+        arguments = {**arguments, "attention_mask": mask}
     layer = LambdaLayer(8, 2, scope=5, **options)
     layer.build(X.shape)
     found = {**ROADS, **KERAS_ROADS}[road](layer, is_masked, arguments)
@@ -250,11 +251,99 @@ def test_mask_of_images_is_refused_in_steps():
     """Also where Keras calls the layer past the checks of `__call__`."""
     x = layers.Masking()(np.ones([2, 3, 4, 2, 4], "float32"))
     for mask, message in (
-        (compat.mask_of(x), r"mask must be of the shape \[n, m\] = \[8, 8\]"),
+        (
+            compat.mask_of(x),
+            r"^.*mask must be of the shape \[b, m\] = \[2, 8\], .*attention_mask",
+        ),
         (
             np.ones([2, 3], bool),
-            r"padding_mask must be of the shape \[b, m\] = \[2, 8\]",
+            r"mask must be of the shape \[b, m\] = \[2, 8\]",
         ),
     ):
         with pytest.raises(InputError, match=message):
             layers.TimeDistributed(LambdaLayer(8, scope=3))(x, mask=mask)
+
+
+WORDS = np.where(VISIBLE, 1 + POSITIONS % 4, 0)
+OTHERS = np.where(PADDING, 1 + POSITIONS % 3, 0)
+CALLS = {
+    "alone": ({}, {}),
+    "attention_mask": ({}, {"attention_mask": EXAMPLES}),
+    "context": ({}, {}),
+    "state": ({"causal": True}, {"return_state": True}),
+    "steps": ({}, {}),
+}
+
+
+def call_by_masks(call, layer, arguments, x, context):
+    """Calls a layer with the padding masks that Keras keeps with tensors."""
+    if call == "steps":
+        return layers.TimeDistributed(layer)(x)
+    if call == "context":
+        return layer(x, context=context, **arguments)
+    return keras.tree.flatten(layer(x, **arguments))[0]
+
+
+@pytest.mark.parametrize("way", ["eager", "functional", "saved"])
+@pytest.mark.parametrize("call", CALLS)
+def test_embeddings_mask_calls(call, way, tmp_path):
+    options, arguments = CALLS[call]
+    embedding = layers.Embedding(5, 4, mask_zero=True)
+    layer = LambdaLayer(8, 2, scope=5, **options)
+    layer.build(X.shape)
+    words = np.stack([WORDS, OTHERS], axis=1) if call == "steps" else WORDS
+
+    def compute(words, others):
+        tensors = embedding(words), embedding(others)
+        return call_by_masks(call, layer, arguments, *tensors)
+
+    arrays = [words, OTHERS]
+    if way == "eager":
+        found = compute(*map(K.convert_to_tensor, arrays))
+    else:
+        inputs = [keras.Input(x.shape[1:], dtype="int32") for x in arrays]
+        model = keras.Model(inputs, compute(*inputs))
+        if way == "saved":
+            model.save(tmp_path / "model.keras")
+            model = keras.models.load_model(tmp_path / "model.keras")
+        found = model(arrays)
+    found = K.convert_to_numpy(found)
+    x, context = (K.convert_to_numpy(embedding(words)) for words in (WORDS, OTHERS))
+    given = {**arguments, "padding_mask": VISIBLE}
+    if call == "context":
+        given = {"context": context, "padding_mask": PADDING}
+    expected = keras.tree.flatten(layer(x, **given))[0]
+    assert_equal(found[:, 0] if call == "steps" else found, expected)
+
+
+@pytest.mark.parametrize(
+    ("size", "mask"),
+    [
+        ((2, SIZE), BAND),
+        ((2, SIZE), EXAMPLES[:2]),
+        ((SIZE, SIZE), BAND),
+        ((SIZE, SIZE), EXAMPLES),
+        ((None, SIZE), BAND),
+    ],
+)
+def test_masks_of_pairs_given_as_keras_masks_are_refused(size, mask):
+    """Also where as many examples as queries give them the shape of a padding mask."""
+    layer = LambdaLayer(8, 2, scope=5)
+    b, n = size
+    x = keras.Input([n, 4]) if b is None else images(b, n, 4)
+    if b is None:
+        mask = keras.Input(batch_shape=mask.shape, dtype="bool")
+    with refused("^mask must be .*; attention_mask is what each query sees"):
+        layer(x, mask=mask)
+
+
+def test_a_mask_of_a_caller_is_that_of_keras():
+    layer = LambdaLayer(8, 2, scope=5)
+    x = X[:2]
+    expected = layer(x, padding_mask=VISIBLE[:2])
+    assert_equal(layer(x, mask=VISIBLE[:2]), expected)
+    inputs = keras.Input([SIZE, 4]), keras.Input([SIZE], dtype="bool")
+    model = keras.Model(inputs, layer(inputs[0], mask=inputs[1]))
+    assert_equal(model([x, VISIBLE[:2]]), expected)
+    ((_, _, kwargs, _),) = compat.layer_calls(model)
+    assert kwargs.keys() == {"mask"}

@@ -85,8 +85,11 @@ def test_float64_is_refused_on_torch(name):
 @NEEDS_FLOAT64
 @pytest.mark.parametrize("padded", [False, True])
 def test_implied_attention_keeps_float64(float64, padded):
+    position = lambdanet.RelativePositionEmbedding(
+        scope=5, use_bias=True, dtype="float64"
+    )
     layer = lambdanet.LambdaLayer(
-        8, 2, scope=5, strides=2, pool_size=3, position_bias=True, dtype="float64"
+        8, 2, position=position, strides=2, pool_size=3, dtype="float64"
     )
     x = np.random.default_rng(0).normal(size=[2, 6, 4])
     layer.build(x.shape)

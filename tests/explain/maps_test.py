@@ -13,6 +13,7 @@ from refusals import refused
 import lambdanet
 from lambdanet.explain import implied_attention, position_pictures
 from lambdanet.layers.lambda_layer import LambdaLayer
+from lambdanet.layers.projections import project
 
 TOLERANCE = 1e-5
 
@@ -32,8 +33,9 @@ def test_maps_of_another_context_with_a_mask_for_each_example():
     layer = LambdaLayer(8, scope=5, key_dim=3)
     x, context = (images(2, n, 6, seed=n) for n in (4, 7))
     mask = np.random.default_rng(0).integers(0, 2, [2, 4, 7])
-    outputs = layer(x, context=context, mask=mask)
-    found = implied_attention(layer, x, [3, 1], context=context, mask=mask)
+    masks = {"context": context, "attention_mask": mask}
+    outputs = layer(x, **masks)
+    found = implied_attention(layer, x, [3, 1], **masks)
     np.testing.assert_allclose(
         found.outputs(), np.asarray(outputs)[:, [3, 1]], atol=TOLERANCE
     )
@@ -47,7 +49,7 @@ def test_maps_equal_the_equations_of_the_paper(causal):
     layer.build([2, 4, 5, 6])
     randomize(layer)
     x = tf.constant(images(2, 4, 5, 6))
-    parts = layer.project(x, training=False)
+    parts = project(layer, x, training=False)
     queries = tf.reshape(parts.queries[0], [2, 12, 2, 3])
     keys = tf.reshape(parts.keys[0], [2, 20, 3, 1])
     content, position, *_ = implied_attention(layer, x)
@@ -112,11 +114,11 @@ IMAGE = images(1, 4, 4, 8)
         (LambdaLayer, {"queries": [16]}, "outputs from 0 to 15, .* got 16"),
         (LambdaLayer, {"queries": [(0, 4)]}, r"coordinates below \(4, 4\), got \(0, 4"),
         (LambdaLayer, {"queries": []}, "outputs from 0 to 15"),
-        (LambdaLayer, {"mask": np.ones([4, 4])}, r"mask must be of the shape"),
+        (LambdaLayer, {"attention_mask": np.ones([4, 4])}, "mask must be of the shape"),
         (
             lambdanet.GlobalAttention,
-            {"mask": np.ones([16, 16])},
-            "GlobalAttention has no argument mask",
+            {"attention_mask": np.ones([16, 16])},
+            "GlobalAttention has no argument attention_mask",
         ),
     ],
 )

@@ -57,7 +57,7 @@ def test_maps_of_a_layer_that_is_called_twice_with_a_mask():
     inputs = keras.Input([6, 8])
     mask = keras.Input([6, 6], dtype="bool")
     layer = lambdanet.LambdaLayer(8, scope=3, name="shared")
-    x = layer(inputs, mask=mask)
+    x = layer(inputs, attention_mask=mask)
     model = keras.Model([inputs, mask], layer(x, context=inputs))
     x = images(2, 6, 8)
     pairs = np.tril(np.ones([2, 6, 6], bool))

@@ -31,8 +31,8 @@ WRONG = {
     **dict.fromkeys(("halo_size", "seed"), NATURAL),
     **dict.fromkeys(("kernel_size", "scope", "slice_scope"), ODD),
     **dict.fromkeys(("compact_offsets", "constant_tables", "content"), FLAG),
-    **dict.fromkeys(("mask_padding", "multi_head", "position_bias"), FLAG),
-    **dict.fromkeys(("synchronized", "use_batch_norm", "use_bias"), FLAG),
+    **dict.fromkeys(("mask_padding", "multi_head", "use_bias"), FLAG),
+    **dict.fromkeys(("synchronized",), FLAG),
     **dict.fromkeys(("feature_map", "implementation", "positions", "resize"), NAME),
     **dict.fromkeys(("key_normalization", "position", "query_normalization"), NAME),
     "causal": ("tome", -1, 0, 4, 1.5, NAN, None),
@@ -41,12 +41,13 @@ WRONG = {
         0.1,
         {"class_name": "Zeros", "config": {"x": 1}},
     ),
+    "batch_norm": ("no", 2, NAN, None, [0.9]),
     "rate": (*SHARE, 1),
     "ratio": (*SHARE, 0),
     "value_ratio": (0, -1, NAN, "1", None),
 }
 # Keras checks these, with messages of its own.
-OF_KERAS = {"batch_norm", "kernel_regularizer"}
+OF_KERAS = {"kernel_regularizer"}
 REQUIRED = {lambdanet.StochasticDepth: {"rate": 0.5}}
 
 

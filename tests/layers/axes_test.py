@@ -11,6 +11,7 @@ from refusals import refused
 import lambdanet
 from lambdanet import LambdaLayer
 from lambdanet.backend import keras
+from lambdanet.layers.old_arguments import translate
 from lambdanet.models.complexity import count_flops
 
 
@@ -18,7 +19,7 @@ from lambdanet.models.complexity import count_flops
 def test_saved_and_folded_layers_compute_the_same(name, tmp_path):
     options, shape, _ = causal_cases.ALL[name]
     inputs = keras.Input(shape[1:])
-    layer = LambdaLayer(8, **{"scope": 5, "causal": True, **options})
+    layer = LambdaLayer(8, **causal_cases.arguments_of(options))
     model = keras.Model(inputs, layer(inputs))
     randomize(model)
     x = images(*shape)
@@ -40,7 +41,10 @@ def test_a_shared_table_with_axes_of_its_own():
 
 def test_a_whole_axis_is_stretched_alone():
     """Along the other axis the table keeps its offsets, and the size may be unknown."""
-    layer = LambdaLayer(8, scope=(3, None), map_size=(None, 4), resize="interpolate")
+    table = lambdanet.RelativePositionEmbedding(
+        scope=(3, None), map_size=(None, 4), resize="interpolate"
+    )
+    layer = LambdaLayer(8, position=table)
     layer(images(2, 6, 4, 8))
     for size in ([5, 4], [3, 7], [9, 2]):
         assert layer(images(2, *size, 8)).shape == (2, *size, 8)
@@ -75,13 +79,15 @@ PER_AXIS = "must be one value, or one per spatial axis"
 )
 def test_settings_that_are_refused(options, message):
     with refused(message):
-        LambdaLayer(8, **options)(images(2, 4, 4, 8))
+        LambdaLayer(8, **translate(options))(images(2, 4, 4, 8))
 
 
 def test_pools_of_one_along_each_axis_allow_masks():
     x = images(2, 4, 3, 8)
     layer = LambdaLayer(8, scope=3, strides=(1, 1), pool_size=[1, 1])
-    np.testing.assert_allclose(layer(x, mask=np.ones([12, 12])), layer(x), atol=1e-5)
+    np.testing.assert_allclose(
+        layer(x, attention_mask=np.ones([12, 12])), layer(x), atol=1e-5
+    )
     pooled = LambdaLayer(8, scope=3, strides=2, pool_size=3)
-    with refused(r"pool_size must be 1 with a mask \[n, m\]"):
-        pooled(x, mask=np.ones([12, 12]))
+    with refused(r"pool_size must be 1 with an attention_mask"):
+        pooled(x, attention_mask=np.ones([12, 12]))

@@ -27,13 +27,18 @@ def test_tables_have_the_offsets_up_to_the_query_alone():
     ("size", "causal"), [((9,), True), ((3, 4), 2), ((2, 3, 2), "time")]
 )
 def test_unknown_sizes_and_a_stretched_table(size, causal):
-    layer = LambdaLayer(4, scope=None, map_size=3, resize="interpolate", causal=causal)
+    table = lambdanet.RelativePositionEmbedding(
+        scope=None, map_size=3, resize="interpolate"
+    )
+    layer = LambdaLayer(4, position=table, causal=causal)
     x = images(1, *size, 6)
     call = tf.function(
         layer, input_signature=[tf.TensorSpec([None, *[None] * len(size), 6])]
     )
     n = np.prod(size)
-    np.testing.assert_allclose(call(x), layer(x, mask=np.ones([n, n])), atol=1e-5)
+    np.testing.assert_allclose(
+        call(x), layer(x, attention_mask=np.ones([n, n])), atol=1e-5
+    )
 
 
 def test_a_shared_embedding_is_causal_for_all_its_layers():

@@ -15,7 +15,8 @@ import lambdanet
 from lambdanet import backend as K
 from lambdanet.backend import device
 from lambdanet.backend.tensors import per_axis
-from lambdanet.layers.position_argument import without_relative
+from lambdanet.layers.old_arguments import translate
+from lambdanet.layers.position_argument import with_position
 
 pytestmark = [
     pytest.mark.slow,
@@ -82,12 +83,12 @@ def random_case(seed):
         arguments["dilation"] = one_or_per_axis([1, 1, 2])
     if context is None and arguments["pool_size"] == 1 and dice.random() < 0.5:
         arguments["causal"] = dice.choice(["time", *range(1, rank + 1)])
-    layer = lambdanet.LambdaLayer(**arguments)
+    layer = lambdanet.LambdaLayer(**translate(arguments))
     n = np.prod(layer.compute_output_shape(x.shape)[1:-1])
     m = np.prod((x if context is None else context).shape[1:-1])
     masks = {}
     if arguments["pool_size"] == 1 and dice.random() < 0.5:
-        masks["mask"] = rng.random(dice.choice([[n, m], [2, n, m]])) < 0.5
+        masks["attention_mask"] = rng.random(dice.choice([[n, m], [2, n, m]])) < 0.5
     if dice.random() < 0.5:
         # The first example is nothing but padding in half of the cases.
         shares = [[rng.choice([0, 0.6])], [0.6]]
@@ -107,16 +108,16 @@ def call_compiled(layer, x, arguments):
 
 def errors_of(case, dtype):
     """The largest errors of the layer, and of one that shares its table, on a CPU and in a TPU's forms."""
-    layer = lambdanet.LambdaLayer(**case.arguments, dtype=dtype)
+    layer = lambdanet.LambdaLayer(**translate({**case.arguments, "dtype": dtype}))
     calls = [(layer, case.x, {"context": case.context, **case.masks})]
     context_shape = None if case.context is None else case.context.shape
     layer.build_from_config(
         {"input_shape": case.x.shape, "context_shape": context_shape}
     )
     if case.is_shared:
-        others = without_relative(case.arguments)
-        others |= {"position": layer.position, "strides": 1}
-        other = lambdanet.LambdaLayer(**others, dtype=dtype)
+        others = with_position(layer.get_config(), layer.position)
+        others |= {"name": None, "strides": 1}
+        other = lambdanet.LambdaLayer.from_config(others)
         x = case.x[:, ::-1, ..., :2]
         other.build(x.shape)
         calls.append((other, x, {}))

@@ -12,6 +12,7 @@ from refusals import refused
 import lambdanet
 from lambdanet import LambdaLayer
 from lambdanet.errors import InputError
+from lambdanet.layers.old_arguments import OF_POSITION, translate
 from lambdanet.models.weights import weight_files
 from lambdanet.ops import reference
 
@@ -87,13 +88,15 @@ def test_causal_memory_is_linear():
 
 
 def test_arguments_equal_to_those_of_a_position_embedding():
-    options = {"dilation": 1, "resize": "interpolate", "implementation": "einsum"}
+    options = {"scope": None, "implementation": "einsum"}
+    of_embedding = {"dilation": 1, "resize": "interpolate", **options}
     embedding = lambdanet.RelativePositionEmbedding(
-        scope=None, map_size=(9, 9), use_bias=True, **options
+        map_size=(9, 9), use_bias=True, **of_embedding
     )
-    layer = LambdaLayer(
-        8, position=embedding, scope=None, map_size=9, position_bias=True, **options
-    )
+    others = {"map_size": 9, "position_bias": True, **of_embedding}
+    same = translate({"position": embedding, **others})
+    assert same == {"position": embedding, **options}
+    layer = LambdaLayer(8, **same)
     assert LambdaLayer.from_config(layer.get_config()).position.map_size == (
         9,
         9,
@@ -138,7 +141,10 @@ def test_a_global_table_on_other_sizes():
 
 def test_interpolation_stretches_the_table():
     """A table that is linear in the offset, over the extent of the map, is that on every size of map."""
-    stretched = LambdaLayer(8, scope=None, map_size=4, resize="interpolate")
+    table = lambdanet.RelativePositionEmbedding(
+        scope=None, map_size=4, resize="interpolate", name="position"
+    )
+    stretched = LambdaLayer(8, position=table)
     exact = LambdaLayer(8, scope=None)
     x = images(1, 9, 9, 8)
     stretched(x), exact(x)
@@ -169,16 +175,19 @@ def test_another_context_in_a_functional_model(tmp_path):
     assert_close(reloaded(model, tmp_path)(x), model(x), 1e-6)
 
 
-MASK = r"^mask must be of the shape \[n, m\] = \[{}\] or \[b, n, m\] = .*, got \({}\)$"
+MASK = r"^attention_mask must be of the shape \[n, m\] = \[{}\] or \[b, n, m\] = .*, got \({}\)$"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mask": "causal"}, r"^mask must be .*, got 'causal'; causal=True or 'time'"),
-        ({"mask": np.ones([2, 4, 4])}, MASK.format("4, 4", "2, 4, 4")),
         (
-            {"mask": tf.ones([4, 4]), "context": tf.ones([1, 5, 8])},
+            {"attention_mask": "causal"},
+            r"^attention_mask must be .*, got 'causal'; causal=True or 'time'",
+        ),
+        ({"attention_mask": np.ones([2, 4, 4])}, MASK.format("4, 4", "2, 4, 4")),
+        (
+            {"attention_mask": tf.ones([4, 4]), "context": tf.ones([1, 5, 8])},
             MASK.format("4, 5", "4, 4"),
         ),
         (
@@ -194,12 +203,12 @@ def test_calls_that_are_rejected(arguments, message):
 
 VISIBLE = np.tri(4, dtype=bool)
 ADDITIVE = np.where(VISIBLE, 0.0, -1e9).astype("float32")
-FLOATS = "mask must be of booleans or integers, or of 0 and 1 alone, got '{}'; `mask >= 0` is that of"
+FLOATS = "mask must be of booleans or integers, or of 0 and 1 alone, got '{}'; .*mask >= 0` is that of"
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float16", "float32", "float64"])
 @pytest.mark.parametrize("arguments", [{}, {"position": None}, {"content": False}])
-@pytest.mark.parametrize("name", ["mask", "padding_mask"])
+@pytest.mark.parametrize("name", ["attention_mask", "padding_mask"])
 def test_masks_of_two_values_are_read_alike(name, arguments, dtype):
     layer = LambdaLayer(8, scope=5, **arguments)
     x = images(4, 4, 8)
@@ -218,34 +227,35 @@ def test_masks_of_other_values_are_refused(values):
     layer = LambdaLayer(8, scope=5)
     x = images(2, 4, 8)
     with refused(FLOATS.format(values.dtype)):
-        layer(x, mask=values)
+        layer(x, attention_mask=values)
     queries, keys, table = np.ones([1, 4, 2, 3]), np.ones([1, 4, 3, 1]), np.eye(4)
     with refused(FLOATS.format(values.dtype)):
         reference.apply_lambdas(queries, keys, keys, table, mask=values)
-    layer(x, mask=ADDITIVE >= 0)
+    layer(x, attention_mask=ADDITIVE >= 0)
 
 
 def test_mask_of_floats_is_refused_where_its_values_are_not_known():
     layer = LambdaLayer(8, scope=5)
-    call = tf.function(lambda x, mask: layer(x, mask=mask), autograph=False)
+    call = tf.function(lambda x, mask: layer(x, attention_mask=mask), autograph=False)
     x = images(2, 4, 8)
     layer(x)
     with refused(FLOATS.format("float32")):
         call(x, tf.cast(VISIBLE, tf.float32))
-    assert_close(call(x, tf.constant(VISIBLE)), layer(x, mask=VISIBLE), 1e-6)
+    assert_close(call(x, tf.constant(VISIBLE)), layer(x, attention_mask=VISIBLE), 1e-6)
     inputs = keras.Input([4, 8])
     with refused(FLOATS.format("float32")):
-        layer(inputs, mask=keras.Input(batch_shape=[4, 4]))
+        layer(inputs, attention_mask=keras.Input(batch_shape=[4, 4]))
 
 
 @pytest.mark.parametrize("length", [4, None])
 def test_padding_mask_as_mask_is_refused_when_the_model_is_built(length):
     layer = LambdaLayer(8, scope=5)
-    whole = r"mask must be of the .*, got \(None, .*an Input has its first axis.* padding_mask"
+    whole = r"attention_mask must be of the .*, got \(None, .*an Input has its first axis.* padding_mask"
     with refused(whole):
-        layer(keras.Input([length, 8]), mask=keras.Input([length], dtype="bool"))
+        mask = keras.Input([length], dtype="bool")
+        layer(keras.Input([length, 8]), attention_mask=mask)
     mask = keras.Input(batch_shape=[4, 4], dtype="bool")
-    assert layer(keras.Input([4, 8]), mask=mask).shape == (None, 4, 8)
+    assert layer(keras.Input([4, 8]), attention_mask=mask).shape == (None, 4, 8)
 
 
 def test_mask_of_all_positions_with_strides_is_refused():
@@ -253,13 +263,13 @@ def test_mask_of_all_positions_with_strides_is_refused():
     layer = LambdaLayer(8, scope=3, strides=2)
     x, mask = images(2, 3, 5, 8), np.tri(15, dtype=bool)
     with refused(MASK.format("6, 15", "15, 15")):
-        layer(x, mask=mask)
+        layer(x, attention_mask=mask)
     strided = mask.reshape(3, 5, 15)[::2, ::2].reshape(6, 15)
     specs = tf.TensorSpec([None, None, 5, 8]), tf.TensorSpec([None, None], tf.bool)
-    call = tf.function(lambda x, mask: layer(x, mask=mask))
+    call = tf.function(lambda x, mask: layer(x, attention_mask=mask))
     assert_close(
         call.get_concrete_function(*specs)(x, tf.constant(strided)),
-        layer(x, mask=strided),
+        layer(x, attention_mask=strided),
         1e-6,
     )
 
@@ -288,6 +298,8 @@ def test_adapters_are_named_where_plain_weights_are_needed(tmp_path):
 )
 def test_arguments_beside_an_embedding_are_its_own(name, value, own):
     embedding = lambdanet.RelativePositionEmbedding(scope=5)
-    message = f"{name} beside a position embedding must be {own}, as "
+    message = (
+        f"{OF_POSITION.get(name, name)} beside a position embedding must be {own}, as "
+    )
     with refused(message):
-        LambdaLayer(8, position=embedding, **{name: value})
+        LambdaLayer(**translate({"position": embedding, name: value}))

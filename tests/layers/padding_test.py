@@ -12,6 +12,8 @@ from refusals import refused
 import lambdanet
 from lambdanet import LambdaLayer
 from lambdanet.backend import device, keras
+from lambdanet.layers.old_arguments import translate
+from lambdanet.layers.projections import Projections
 
 LENGTHS = np.array([8, 12])
 VISIBLE = np.arange(12) < LENGTHS[:, np.newaxis]
@@ -41,7 +43,7 @@ OPTIONS = [
 )
 def test_padded_sequences_equal_their_shorter_forms(options, training, kind):
     """Also in training, where a batch of one sequence has the statistics of what is no padding."""
-    layer = LambdaLayer(8, num_heads=2, key_dim=3, **{"scope": 5, **options})
+    layer = LambdaLayer(8, num_heads=2, key_dim=3, **translate({"scope": 5, **options}))
     x = padded()
     layer(x)
     start = layer.get_weights()
@@ -90,7 +92,8 @@ def test_mask_of_keras_goes_through_pools_of_a_graph():
     model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(outputs))
     words = np.array([[1, 2, 3, 0, 0, 0], [3, 1, 4, 1, 5, 9], [0, 0, 0, 1, 1, 1]])
     maps = layer(embedding(words))
-    shares = layer.visible_shares(words != 0, "float32")[:, :, 0, 0]
+    visible = Projections([], [], [], None, None, words != 0)
+    shares = visible.visible_shares(layer.geometry, "float32")[:, :, 0]
     np.testing.assert_array_equal(maps._keras_mask, shares > 0)
     expected = [
         y[seen].mean(0) for y, seen in zip(maps.numpy(), shares > 0, strict=True)

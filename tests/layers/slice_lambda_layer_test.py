@@ -19,6 +19,7 @@ from naive_layers import lambda_by_equations, randomize, weights_by_name
 from refusals import refused
 
 import lambdanet
+from lambdanet.layers.old_arguments import translate
 from lambdanet.models import complexity
 
 SIZE = (4, 3, 5)
@@ -35,6 +36,7 @@ OPTIONS = {
 def make(**options):
     if options.get("position", "relative"):
         options = {"scope": 3, **options}
+    options = translate(options)
     layer = lambdanet.SliceLambdaLayer(8, num_heads=2, key_dim=3, **options)
     layer.build((None, *SIZE, 6))
     randomize(layer)
@@ -44,8 +46,12 @@ def make(**options):
 def by_equations(layer, x):
     """A lambda layer on each slice, and one with positions alone on the slices at each place."""
     within = [lambda_by_equations(layer, x[:, s]) for s in range(x.shape[1])]
-    config = {**layer.get_config(), "position": "relative", "content": False}
-    config["scope"] = (config.pop("slice_scope"), 1)
+    config = {**layer.get_config(), "content": False}
+    config["position"] = lambdanet.RelativePositionEmbedding(
+        scope=(config.pop("slice_scope"), 1),
+        use_bias=layer.slice_position.use_bias,
+        name="position",
+    )
     across = lambdanet.LambdaLayer.from_config(config)
     across.build([None, SIZE[0], 1, 6])
     weights = weights_by_name(layer)
@@ -127,4 +133,4 @@ def test_other_inputs_are_refused():
     with refused(re.escape(shape)):
         layer(images(1, 4, 4, 6))
     with refused("takes no context, mask or state"):
-        layer(images(1, 3, 4, 4, 6), mask=np.ones([48, 48]))
+        layer(images(1, 3, 4, 4, 6), attention_mask=np.ones([48, 48]))

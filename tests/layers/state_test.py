@@ -116,7 +116,7 @@ def test_float32_does_not_drift(normalization, length):
         scope=5,
         causal=True,
         key_normalization=normalization,
-        use_batch_norm=False,
+        batch_norm=False,
     )
     config = {**layer.get_config(), "dtype": "float64"}
     exact = LambdaLayer.from_config(config)
@@ -162,8 +162,8 @@ def state_of(batch_size=2, **options):
         ({}, {"initial_state": state_of(position=None)}, "initial_state must be of"),
         (
             {},
-            {"return_state": True, "mask": np.tri(8)},
-            r"^mask must be None with a state.* got \(8, 8\)$",
+            {"return_state": True, "attention_mask": np.tri(8)},
+            r"^attention_mask must be None with a state.* got \(8, 8\)$",
         ),
         ({"scope": None}, {"return_state": True}, "^scope must be a number along"),
         (

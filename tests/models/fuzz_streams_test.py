@@ -12,6 +12,7 @@ from naive_layers import images, randomize
 
 import lambdanet
 from lambdanet import backend as K
+from lambdanet.layers.old_arguments import translate
 
 
 def pointwise(x, dice):
@@ -29,8 +30,8 @@ def pointwise(x, dice):
 
 
 def causal_lambda(x, dice, strides=1, filters=6):
-    layer = lambdanet.LambdaLayer(
-        filters,
+    options = dict(
+        filters=filters,
         num_heads=dice.choice([1, filters]),
         key_dim=dice.choice([2, 4]),
         intra_depth=dice.choice([1, 2]),
@@ -43,7 +44,7 @@ def causal_lambda(x, dice, strides=1, filters=6):
         strides=strides,
         causal=dice.choice([True, "time"]),
     )
-    return layer(x)
+    return lambdanet.LambdaLayer(**translate(options))(x)
 
 
 def convolution(x, dice, strides=1, filters=6):

@@ -19,7 +19,7 @@ from refusals import refused
 from small_models import small_model
 
 import lambdanet
-from lambdanet import LambdaLayer
+from lambdanet import LambdaLayer, RelativePositionEmbedding
 from lambdanet.backend import compat
 
 layers = keras.layers
@@ -62,7 +62,8 @@ def user_model():
     inner.build([None, None, None, 5])
     x = keras.ops.relu(inner(x) + inner(x))[:, ::2]
     x = layers.BatchNormalization(axis=2, name="along_width")(x)
-    x = LambdaLayer(8, scope=5, position_bias=True)(x, context=x)
+    position = RelativePositionEmbedding(scope=5, use_bias=True)
+    x = LambdaLayer(8, position=position)(x, context=x)
     x = LambdaLayer(8, position="unstructured", num_heads=2, multi_head=True)(x)
     x = layers.Conv2DTranspose(4, 2)(x)
     return keras.Model(
@@ -239,13 +240,14 @@ def on_maps(layer, size=6):
 TABLES = {
     "local": (partial(LambdaLayer, 8, scope=5, implementation="einsum"), 36 * 16 * 36),
     "stretched": (
-        partial(
-            LambdaLayer,
+        lambda: LambdaLayer(
             8,
-            scope=None,
-            map_size=4,
-            resize="interpolate",
-            implementation="query_first",
+            position=RelativePositionEmbedding(
+                scope=None,
+                map_size=4,
+                resize="interpolate",
+                implementation="query_first",
+            ),
         ),
         36 * 16 * 36,
     ),
@@ -347,7 +349,8 @@ def test_new_shared_table_holds_in_what_was_traced():
 def test_maps_of_unknown_size_are_accepted(double_precision):
     i = keras.Input([None, None, 3])
     x = lambdanet.HaloAttention(8, 2, 2, 1)(LambdaLayer(8, scope=3)(i))
-    x = LambdaLayer(8, scope=None, map_size=4, resize="interpolate")(x)
+    stretched = RelativePositionEmbedding(scope=None, map_size=4, resize="interpolate")
+    x = LambdaLayer(8, position=stretched)(x)
     model = keras.Model(i, lambdanet.GlobalAttention(8, num_heads=2, map_size=9)(x))
     fast = lambdanet.for_inference(randomized(model))
     serve = tf.function(fast, reduce_retracing=True)

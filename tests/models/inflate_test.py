@@ -14,6 +14,7 @@ from small_models import small_model
 import lambdanet
 from lambdanet import LambdaLayer
 from lambdanet.backend import compat
+from lambdanet.layers.old_arguments import translate
 from lambdanet.models import unet
 from lambdanet.models.inflate import OverSlices
 from lambdanet.models.output_stride import ShiftedCopies
@@ -53,7 +54,7 @@ def test_families_have_equal_outputs_on_equal_slices(name, double_precision):
 
 def layer_of(**options):
     x = keras.Input([7, 6, 3])
-    return keras.Model(x, LambdaLayer(8, num_heads=2, **options)(x))
+    return keras.Model(x, LambdaLayer(8, num_heads=2, **translate(options))(x))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ X = keras.Input([8, 6, 3])
             "its positions are not relative",
         ),
         (
-            lambda: LambdaLayer(8)(X, mask=np.ones([48, 48])),
+            lambda: LambdaLayer(8)(X, attention_mask=np.ones([48, 48])),
             "its call has other arguments",
         ),
         (

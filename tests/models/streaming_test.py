@@ -158,7 +158,7 @@ def embedded(x):
     ("function", "message"),
     [
         (
-            lambda x: LambdaLayer(6, 2, causal=True)(x, mask=np.tri(4)),
+            lambda x: LambdaLayer(6, 2, causal=True)(x, attention_mask=np.tri(4)),
             "it has a mask or a context",
         ),
         (

@@ -35,7 +35,7 @@ SEQUENCES, VOLUMES = (2, 9, 8), (2, 3, 4, 5, 8)
 LAMBDAS = {
     "pool": ({"scope": 3, "strides": 2, "pool_size": 3}, IMAGES, {}),
     "depthwise": ({"scope": 5, "implementation": "depthwise_conv"}, IMAGES, {}),
-    "causal": ({"scope": 5, "causal": True, "use_batch_norm": False}, SEQUENCES, {}),
+    "causal": ({"scope": 5, "causal": True, "batch_norm": False}, SEQUENCES, {}),
     "padding": (
         {"scope": 5, "strides": 2, "pool_size": 3},
         SEQUENCES,
@@ -44,7 +44,7 @@ LAMBDAS = {
     "examples": (
         {"scope": 5},
         SEQUENCES,
-        {"mask": np.stack([np.tri(9), np.tri(9).T])},
+        {"attention_mask": np.stack([np.tri(9), np.tri(9).T])},
     ),
     "video": (
         {"scope": (3, 5, 3), "strides": (1, 2, 2), "pool_size": (1, 3, 3)},
@@ -216,8 +216,8 @@ def with_jax(layer, x, arguments):
 
     fixed = [variable.value for variable in layer.non_trainable_variables]
     # Past `__call__`, two axes are those of a padding mask.
-    if np.ndim(arguments.get("mask")) == 2:
-        arguments = arguments | {"mask": arguments["mask"][None]}
+    if np.ndim(arguments.get("attention_mask")) == 2:
+        arguments = arguments | {"attention_mask": arguments["attention_mask"][None]}
 
     def loss(x, weights):
         takes_training = layer._call_has_training_arg

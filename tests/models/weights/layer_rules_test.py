@@ -9,6 +9,7 @@ from naive_layers import images
 from refusals import refused, unchanged
 
 import lambdanet
+from lambdanet.layers.old_arguments import translate
 from lambdanet.models.weights import tensor_files
 from lambdanet.ops import reference
 
@@ -110,6 +111,7 @@ CASES = {
 
 
 def layer_for(size, kind=lambdanet.LambdaLayer, **options):
+    options = translate(options)
     layer = kind(HEADS * VALUE, num_heads=HEADS, key_dim=KEY, **options)
     layer.build((None, *size, CHANNELS))
     return layer

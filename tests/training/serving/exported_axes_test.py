@@ -23,6 +23,7 @@ from lambdanet import (
     LocalAttention,
 )
 from lambdanet.backend import device
+from lambdanet.layers.old_arguments import translate
 from lambdanet.training.serving import export_runtimes
 from lambdanet.training.serving.export import serving_form
 
@@ -47,12 +48,22 @@ FAMILIES = [
     "sebotnet33ts_256",
     "efficientnet_b0",
 ]
+
+
+def lambda_layer(options, **kwargs):
+    return LambdaLayer(16, **translate(options), **kwargs)
+
+
 LAYERS = {
     "lambda": {},
     "blocked": {"implementation": "blocked"},
     "pooled": {"strides": 2, "pool_size": 3},
     "multi_head": {"multi_head": True, "intra_depth": 2},
-    "biased": {"scope": None, "position_bias": True, "query_normalization": "softmax"},
+    "biased": {
+        "scope": None,
+        "position_bias": True,
+        "query_normalization": "softmax",
+    },
     "causal": {"causal": 1},
     "causal_l2": {"causal": 1, "strides": 2, "key_normalization": "l2"},
 }
@@ -63,7 +74,7 @@ MAP_LAYERS = {
 }
 LAYERS, MAP_LAYERS = (
     {
-        name: partial(LambdaLayer, 16, **{"scope": 5, **options})
+        name: partial(lambda_layer, {"scope": 5, **options})
         for name, options in layers.items()
     }
     for layers in (LAYERS, MAP_LAYERS)
