@@ -20,6 +20,7 @@ from refusals import refused
 
 import lambdanet
 from lambdanet.layers.old_arguments import translate
+from lambdanet.layers.position_argument import with_position
 from lambdanet.models import complexity
 
 SIZE = (4, 3, 5)
@@ -47,11 +48,12 @@ def by_equations(layer, x):
     """A lambda layer on each slice, and one with positions alone on the slices at each place."""
     within = [lambda_by_equations(layer, x[:, s]) for s in range(x.shape[1])]
     config = {**layer.get_config(), "content": False}
-    config["position"] = lambdanet.RelativePositionEmbedding(
+    position = lambdanet.RelativePositionEmbedding(
         scope=(config.pop("slice_scope"), 1),
         use_bias=layer.slice_position.use_bias,
         name="position",
     )
+    config = with_position(config, position)
     across = lambdanet.LambdaLayer.from_config(config)
     across.build([None, SIZE[0], 1, 6])
     weights = weights_by_name(layer)
