@@ -339,6 +339,9 @@ class LambdaLayer(Layer):
         is_old = not old_arguments.OLD_ARGUMENTS.isdisjoint(config)
         if is_old:
             config = old_arguments.translate(config)
+        if isinstance(config.get("position"), Mapping):
+            embedding = positions.deserialize_position(config["position"])
+            config = {**config, "position": embedding}
         layer = super().from_config(config)
         layer._is_of_old_file = is_old
         return layer

@@ -22,12 +22,12 @@ SCOPE = 23  # by default
 def embedding_of(
     layer: Any, position: Any, embeddings_initializer: Any
 ) -> PositionEmbedding | None:
-    """Returns the embedding that the argument `position` of a lambda layer names, is, or describes.
+    """Returns the embedding that the argument `position` of a lambda layer names or is.
 
     Args:
       layer: the layer, with its other arguments. A scope and an implementation that are not the defaults must
         equal a given embedding's.
-      position: one of `KINDS`, an embedding, or a configuration of `PositionEmbedding.serialize`.
+      position: one of `KINDS`, or an embedding.
       embeddings_initializer: the initializer of the embedding; None with a given one, which has its own.
 
     Raises:
@@ -55,8 +55,6 @@ def embedding_of(
     elif isinstance(position, str):
         raise unknown("position", position, [name for name in KINDS if name])
     else:
-        if isinstance(position, Mapping):
-            position = deserialize_position(position)
         which_keras.check_keras_3(position, "position")
         if not isinstance(position, PositionEmbedding):
             accepted = f"one of {KINDS} or a PositionEmbedding"
