@@ -272,6 +272,8 @@ class LambdaLayer(Layer):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._is_of_old_file:
             kwargs = old_arguments.rename_mask(kwargs)
+        # Without any, Keras keeps the mask that it fills in with the call, and no graph can be cut before it.
+        kwargs = kwargs or {"return_state": False}
         return super().__call__(*args, **kwargs)
 
     def compute_output_spec(self, inputs: Tensor, **kwargs: Any) -> Any:
