@@ -344,6 +344,7 @@ def test_a_mask_of_a_caller_is_that_of_keras():
     assert_equal(layer(x, mask=VISIBLE[:2]), expected)
     inputs = keras.Input([SIZE, 4]), keras.Input([SIZE], dtype="bool")
     model = keras.Model(inputs, layer(inputs[0], mask=inputs[1]))
-    assert_equal(model([x, VISIBLE[:2]]), expected)
+    # Also of as many examples as queries, as the model is called, and not the layer.
+    assert_equal(model([X, VISIBLE])[:2], expected)
     ((_, _, kwargs, _),) = compat.layer_calls(model)
     assert kwargs.keys() == {"mask"}
