@@ -213,7 +213,7 @@ def resume(
             first, then = ("with", "without") if began else ("without", "with")
             print(
                 f"{path} began {first} oneDNN and goes on {then}: "
-                "its weights differ by rounding from those of a run without a break; TF_ENABLE_ONEDNN_OPTS chooses",
+                "its weights differ by rounding from those of one run; TF_ENABLE_ONEDNN_OPTS chooses",
                 flush=True,
             )
         return before._replace(masks=now.masks, onednn=now.onednn)
