@@ -2,8 +2,8 @@
 """Keras 3, and functions on tensors, spelled as in `keras.ops`.
 
 On TensorFlow the functions are TensorFlow's own, so that a layer calls its kernels directly; elsewhere they
-are `keras.ops`. `compat` mends and extends Keras. No other module of `ops`, `layers` and `models` imports
-TensorFlow or Keras, but for `models.tf_keras_model`.
+are `keras.ops`. `compat` mends and extends Keras. `ops` and `layers` import neither TensorFlow nor Keras, and
+of `models` only what is for TensorFlow, tf_keras or KerasHub alone.
 
 By convention `from lambdanet import backend as K`, and `from lambdanet.backend import compat, keras`.
 """
