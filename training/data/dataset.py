@@ -283,8 +283,9 @@ class Dataset:
           InputError: as `check`.
         """
         self._leave_out_files(self.recipe.train_split)
-        batches = training_batches(self._parts(shard), self.bad_records, initial_step)
-        return batches.take(count)
+        return training_batches(
+            self._parts(shard), self.bad_records, initial_step
+        ).take(count)
 
     def first_images(self, count: int) -> list[tf.Tensor]:
         """Returns the first labeled images of training, up to `count`, without unreadable ones."""

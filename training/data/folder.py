@@ -105,8 +105,9 @@ class FolderSource(RowSource):
         for folder, pictures, others in every:
             kept = [path for path in pictures if (path in made) == is_made]
             folders.append((folder, kept, [] if is_made else others))
-        is_train = split == self._train
-        rows = rows_of_class_folders(folders, self.class_names, split, is_train)
+        rows = rows_of_class_folders(
+            folders, self.class_names, split, split == self._train
+        )
         if is_made:
             total = sum(len(pictures) for _, pictures, _ in every)
             print(

@@ -72,8 +72,9 @@ class MaskSource(RowSource):
         self.select(recipe.train_split)
         self.class_names = read_class_map(os.path.join(root, CLASSES))
         if len(self.class_names) > IGNORED:
-            count = len(self.class_names)
-            raise invalid(f"lines of {CLASSES}", f"at most {IGNORED}", count)
+            raise invalid(
+                f"lines of {CLASSES}", f"at most {IGNORED}", len(self.class_names)
+            )
         self.check_listed()
 
     def label_of(self, row: Row) -> str:

@@ -279,12 +279,19 @@ def rows_of_table(
         split = row["split"].strip()
         rows.append(Row(row["file"], label, split))
         check("have one label for a file", file, label, number)
-        form = unicodedata.normalize("NFC", label)
-        spelling = "have labels that differ in more than outer spaces and Unicode form"
-        check(spelling, form, row["label"], number)
+        check(
+            "have labels that differ in more than outer spaces and Unicode form",
+            unicodedata.normalize("NFC", label),
+            row["label"],
+            number,
+        )
         if split in evaluated or split == recipe.train_split:
-            use = "have a file for training or evaluation alone"
-            check(use, file, split in evaluated, number)
+            check(
+                "have a file for training or evaluation alone",
+                file,
+                split in evaluated,
+                number,
+            )
     return rows
 
 

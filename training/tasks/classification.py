@@ -31,14 +31,20 @@ class Classification(Task):
     def open_source(self, data_dir: str | None) -> Any:
         # Here: TFDS and pyarrow take seconds to import.
         if self.recipe.labels:
-            from lambdanet.training.data.tables import TableSource as Source
-        elif self.recipe.dataset == "folder":
-            from lambdanet.training.data.folder import FolderSource as Source
-        elif self.recipe.dataset == "tfrecord":
-            from lambdanet.training.data.records import RecordsSource as Source
-        else:
-            from lambdanet.training.data.tfds_source import TfdsSource as Source
-        return Source(self.recipe, data_dir)
+            from lambdanet.training.data.tables import TableSource
+
+            return TableSource(self.recipe, data_dir)
+        if self.recipe.dataset == "folder":
+            from lambdanet.training.data.folder import FolderSource
+
+            return FolderSource(self.recipe, data_dir)
+        if self.recipe.dataset == "tfrecord":
+            from lambdanet.training.data.records import RecordsSource
+
+            return RecordsSource(self.recipe, data_dir)
+        from lambdanet.training.data.tfds_source import TfdsSource
+
+        return TfdsSource(self.recipe, data_dir)
 
     def read(self, source: Any, example: dict[str, Any]) -> Any:
         import tensorflow as tf

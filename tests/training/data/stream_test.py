@@ -20,11 +20,15 @@ def test_seeds_are_of_the_pass_and_place_of_each_picture(tmp_path, monkeypatch):
         return tf.zeros([8, 8, 3], "uint8") + tf.cast([number, rest, place], "uint8")
 
     monkeypatch.setattr(preprocess, "training_view", show)
-    changes = write_folder(tmp_path, 12) | {"seed": 5, "global_batch_size": 4}
+    changes = write_folder(tmp_path, 12) | {
+        "seed": 5,
+        "global_batch_size": 4,
+        "std": (0.5,) * 3,
+    }
     batches = open_dataset(RECIPE, tmp_path, **changes).train(2, Shard(1, 2, 4))
     found = np.concatenate([images[:, 0, 0] for images, _ in batches])
     expected = [[run, 5, 2 * place + 1] for run in range(3) for place in range(6)]
-    np.testing.assert_allclose(found, expected[4:], rtol=1e-5)
+    np.testing.assert_allclose(255 / 2 * found, expected[4:], rtol=1e-5)
 
 
 def test_folders_need_neither_tfds_nor_tables(tmp_path):
