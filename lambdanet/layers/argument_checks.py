@@ -5,7 +5,7 @@ All raise `InputError`.
 """
 
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lambdanet import which_keras
@@ -156,18 +156,22 @@ def checked_shape(shape: Shape, what: str) -> Shape:
     return shape
 
 
-def check_state_shapes(state: Any, expected: Sequence[Mapping[str, Shape]]) -> None:
+def check_state_shapes(
+    state: Any, shapes: Mapping[str, Shape], num_lambdas: int
+) -> None:
     """Checks a state that a lambda layer continues.
 
     Args:
       state: one dict of tensors for each lambda.
-      expected: their shapes, as far as they are known.
+      shapes: those of the tensors of one lambda, as far as they are known.
+      num_lambdas: the number of lambdas.
     """
-    accepted = f"of the shapes {list(expected)}"
+    accepted = f"of the shapes {[shapes] * num_lambdas}"
     if not isinstance(state, list) or not all(isinstance(x, Mapping) for x in state):
         raise invalid("initial_state", accepted, state)
     given = [_shapes_of(part) for part in state]
-    if not _have_equal_shapes(given, expected):
+    have_shapes = all(_have_shapes(part, shapes) for part in given)
+    if len(given) != num_lambdas or not have_shapes:
         raise invalid("initial_state", accepted, given)
 
 
@@ -179,17 +183,12 @@ def _shapes_of(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return shapes
 
 
-def _have_equal_shapes(
-    given: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Shape]]
-) -> bool:
-    if len(given) != len(expected):
+def _have_shapes(given: Mapping[str, Any], expected: Mapping[str, Shape]) -> bool:
+    if given.keys() != expected.keys():
         return False
-    for part, of_layer in zip(given, expected, strict=True):
-        if part.keys() != of_layer.keys():
+    for name, shape in given.items():
+        if not isinstance(shape, tuple) or not shapes_agree(shape, expected[name]):
             return False
-        for name, shape in part.items():
-            if not isinstance(shape, tuple) or not shapes_agree(shape, of_layer[name]):
-                return False
     return True
 
 

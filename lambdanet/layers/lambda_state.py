@@ -136,7 +136,7 @@ def check_state(layer: Any, state: Any, inputs: Tensor, attention_mask: Any) -> 
     specs = state_specs(layer, inputs.shape)
     if state is not None:
         shapes = {name: shape for name, (shape, _) in specs.items()}
-        check_state_shapes(state, [shapes] * layer.num_lambdas)
+        check_state_shapes(state, shapes, layer.num_lambdas)
     strides = layer.geometry.along(layer.rank)[axis].strides
     length = inputs.shape[axis + 1]
     if length is not None and length % strides:

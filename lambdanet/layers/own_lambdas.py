@@ -37,7 +37,10 @@ def apply_own_lambdas(
     if layer.position is not None:
         context = values
         if state is not None and "values" in state:
-            context, new_state["values"] = _after_past(layer, values, state)
+            axis = layer.causal_axis + 1
+            context = K.concatenate([state["values"], values], axis=axis)
+            last = slice(sizes(values)[axis], None)
+            new_state["values"] = context[(slice(None),) * axis + (last,)]
         outputs.append(
             layer.position(
                 queries,
@@ -56,16 +59,6 @@ def apply_own_lambdas(
     shape = sizes(outputs[0])
     total = K.add_n([content_lambdas.flatten_map(x) for x in outputs])
     return K.reshape(total, shape), new_state
-
-
-def _after_past(
-    layer: Any, values: Tensor, state: LambdaState
-) -> tuple[Tensor, Tensor]:
-    """Returns the values of a state and these, [b, *size, v, u], and those of the next state."""
-    axis = layer.causal_axis + 1
-    context = K.concatenate([state["values"], values], axis=axis)
-    last = slice(sizes(values)[axis], None)
-    return context, context[(slice(None),) * axis + (last,)]
 
 
 def _apply_content(
