@@ -328,6 +328,3 @@ class ChannelAffine(PointwiseLayer):
         scale = K.cast(self.scale, wide.dtype)
         outputs = wide * scale + K.cast(self.offset, wide.dtype)
         return K.cast(outputs, inputs.dtype)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)

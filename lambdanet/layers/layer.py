@@ -123,6 +123,9 @@ class PointwiseLayer(Layer):
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         return previous_mask
 
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return tuple(input_shape)
+
 
 class TableLayer(Layer):
     """A layer with tables of position embeddings, which graphs can have as constants.

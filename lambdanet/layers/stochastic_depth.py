@@ -48,6 +48,3 @@ class StochasticDepth(PointwiseLayer):
             [K.shape(inputs)[0]] + [1] * (len(inputs.shape) - 1), inputs.dtype
         )
         return inputs * self._dropout(kept, training=training)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)
