@@ -192,13 +192,13 @@ class _MapAttention(Attention):
             ("height", "width"), query_size, tables, strict=True
         ):
             largest = table.shape[0] // 2 + 1
-            if isinstance(size, int) and size > largest:
-                accepted = f"at most {largest}, that of map_size={self.map_size} in {type(self).__name__}"
-                raise invalid(f"the {name} of the map", accepted, size, OF_ZOO)
             if not isinstance(size, int):
                 K.check_at_most(
                     size, largest, f"the map's {name} is larger than in map_size"
                 )
+            elif size > largest:
+                accepted = f"at most {largest}, that of map_size={self.map_size} in {type(self).__name__}"
+                raise invalid(f"the {name} of the map", accepted, size, OF_ZOO)
         return tables
 
 

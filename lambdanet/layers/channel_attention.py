@@ -8,7 +8,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.errors import check_count, invalid
-from lambdanet.layers.argument_checks import check_scope
+from lambdanet.layers.argument_checks import check_scope_or_none
 from lambdanet.layers.layer import Layer, build_sublayer
 from lambdanet.ops import kernels
 
@@ -127,9 +127,7 @@ class EfficientChannelAttention(Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.kernel_size = (
-            None if kernel_size is None else check_scope(kernel_size, "kernel_size")
-        )
+        self.kernel_size = check_scope_or_none("kernel_size", kernel_size)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
 
     def build(self, input_shape: Shape) -> None:

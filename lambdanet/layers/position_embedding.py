@@ -389,16 +389,16 @@ class RelativePositionEmbedding(PositionEmbedding):
         for extent, size in zip(extents, self.map_size, strict=True):
             if size is None:
                 continue
-            if isinstance(extent, int) and extent > size:
+            if not isinstance(extent, int):
+                K.check_at_most(
+                    extent, size, "the map is larger than the position table"
+                )
+            elif extent > size:
                 raise invalid(
                     "the size of the map",
                     f"at most {self.map_size}",
                     tuple(extents),
                     f"resize='interpolate' allows any size; {OF_ZOO}",
-                )
-            if not isinstance(extent, int):
-                K.check_at_most(
-                    extent, size, "the map is larger than the position table"
                 )
         return term.table
 
@@ -466,15 +466,15 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
             (n, self.num_queries, "query"),
             (m, self.num_context, "context"),
         ):
-            if isinstance(positions, int) and positions > size:
+            if not isinstance(positions, int):
+                K.check_at_most(
+                    positions, size, f"more {kind} positions than the table has"
+                )
+            elif positions > size:
                 raise invalid(
                     f"{kind} positions",
                     f"at most {size}, those of the table",
                     positions,
-                )
-            if not isinstance(positions, int):
-                K.check_at_most(
-                    positions, size, f"more {kind} positions than the table has"
                 )
         return n, m
 
