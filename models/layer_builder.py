@@ -10,7 +10,6 @@ from lambdanet.backend.tensors import PerAxis
 from lambdanet.layers.batch_norm import (
     BATCH_NORM,
     BatchNormalization,
-    OnePassBatchNormalization,
     PooledBatchNormalization,
 )
 from lambdanet.models.output_stride import NATIVE
@@ -105,12 +104,7 @@ class LayerBuilder:
           zero: whether gamma starts at zero, so that a residual block starts as the identity.
           pooled: whether to also return the mean of each map.
         """
-        plain = (
-            OnePassBatchNormalization
-            if self.batch_norm.get("synchronized")
-            else BatchNormalization
-        )
-        norm = PooledBatchNormalization if pooled else plain
+        norm = PooledBatchNormalization if pooled else BatchNormalization
         gamma_initializer = "zeros" if zero else "ones"
         return norm(gamma_initializer=gamma_initializer, **self.batch_norm, name=name)(
             x
