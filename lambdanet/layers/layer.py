@@ -95,24 +95,18 @@ class Layer(keras.layers.Layer):
         Raises:
           AttributeError: an argument has no attribute.
         """
-        bases = filter(
-            lambda base: issubclass(base, Layer) and "__init__" in vars(base),
-            type(self).__mro__,
-        )
-        names = [
-            name
-            for base in bases
-            for name in inspect.getfullargspec(vars(base)["__init__"]).args[1:]
-        ]
-        config = super().get_config() | {name: getattr(self, name) for name in names}
-        kinds = {
-            "kernel_regularizer": keras.regularizers,
-            "embeddings_initializer": keras.initializers,
-        }
-        return config | {
-            name: kinds[name].serialize(config[name])
-            for name in kinds.keys() & config.keys()
-        }
+        config = super().get_config()
+        for base in type(self).__mro__:
+            if issubclass(base, Layer) and "__init__" in vars(base):
+                for name in inspect.getfullargspec(base.__init__).args[1:]:
+                    config[name] = getattr(self, name)
+        for name, kind in (
+            ("kernel_regularizer", keras.regularizers),
+            ("embeddings_initializer", keras.initializers),
+        ):
+            if name in config:
+                config[name] = kind.serialize(config[name])
+        return config
 
 
 class PointwiseLayer(Layer):
@@ -220,13 +214,13 @@ def copied_config(layer: keras.layers.Layer) -> dict[str, Any]:
 
     Keras finds functions of the user by name only where they are registered, or another one of that name.
     """
-    config = layer.get_config()
-    attributes = {
-        name: getattr(layer, name, None) for name in config if name.endswith(FUNCTIONS)
-    }
-    return config | {
-        name: value for name, value in attributes.items() if inspect.isfunction(value)
-    }
+    config = dict(layer.get_config())
+    for name in config:
+        if name.endswith(FUNCTIONS):
+            value = getattr(layer, name, None)
+            if inspect.isfunction(value):
+                config[name] = value
+    return config
 
 
 def build_sublayer(layer: keras.layers.Layer, input_shape: Shape) -> keras.layers.Layer:
