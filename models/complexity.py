@@ -136,26 +136,26 @@ def _lambda_layer(layer: LambdaLayer) -> int:
 def _attention(
     layer: keras.layers.Layer, context: int, embeddings: int, queries: int | None = None
 ) -> int:
-    """Attention to `context` positions and `embeddings` offsets; by default one query per position."""
+    """Projections, and attention to `context` positions and `embeddings` offsets.
+
+    By default, with one query per position.
+    """
     h = layer.num_heads
     v = layer.output.shape[-1] // h
     k = layer.key_dim or (layer.filters or layer.input.shape[-1]) // h
     n = queries or math.prod(layer.input.shape[1:-1])
-    return n * h * (context * (k + v) + embeddings * k)
+    return _projections(layer) + n * h * (context * (k + v) + embeddings * k)
 
 
 def _global_attention(layer: GlobalAttention) -> int:
     height, width = layer.input.shape[1:-1]
-    return _projections(layer) + _attention(
-        layer, height * width, 2 * (height + width) - 2
-    )
+    return _attention(layer, height * width, 2 * (height + width) - 2)
 
 
 def _axial_attention(layer: AxialAttention) -> int:
+    """Along the height and along the width, both with all queries."""
     height, width = layer.input.shape[1:-1]
-    return _projections(layer) + sum(
-        _attention(layer, side, 2 * side - 1) for side in (height, width)
-    )
+    return _attention(layer, height + width, 2 * (height + width) - 2)
 
 
 def _linear_attention(layer: LinearAttention) -> int:
@@ -168,7 +168,7 @@ def _linear_attention(layer: LinearAttention) -> int:
 
 def _local_attention(layer: LocalAttention) -> int:
     context = math.prod(min(layer.scope, side) for side in layer.input.shape[1:-1])
-    return _projections(layer) + _attention(layer, context, layer.scope)
+    return _attention(layer, context, layer.scope)
 
 
 def _halo_attention(layer: HaloAttention) -> int:
@@ -184,7 +184,7 @@ def _halo_attention(layer: HaloAttention) -> int:
     positions = math.prod(layer.input.shape[1:-1])
     queries = math.prod(layer.output.shape[1:-1])
     skipped = (positions - queries) * channels * depth  # queries that the strides skip
-    return _projections(layer) - skipped + _attention(layer, context, tables, queries)
+    return _attention(layer, context, tables, queries) - skipped
 
 
 MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
