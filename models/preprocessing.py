@@ -196,14 +196,13 @@ def preprocess_for(
         model, str(weights)
     ):
         found = pretrained_weights.get(model, str(weights))
-        values = (
+        preprocessing = Preprocessing(
             found.input_size,
             found.mean,
             found.std,
             found.crop_fraction,
             found.interpolation,
         )
-        preprocessing = Preprocessing(*values)
     else:
         # Here, because pictures are also prepared without a model.
         from lambdanet.models import zoo

@@ -46,9 +46,9 @@ def matmul(
     return ops.matmul(a, ops.swapaxes(b, -1, -2) if transpose_b else b)
 
 
-def l2_normalize(x: Tensor, axis: Any, epsilon: float = 1e-12) -> Tensor:
+def l2_normalize(x: Tensor, axis: Any) -> Tensor:
     return x * ops.rsqrt(
-        ops.maximum(ops.sum(ops.square(x), axis, keepdims=True), epsilon)
+        ops.maximum(ops.sum(ops.square(x), axis, keepdims=True), 1e-12)
     )
 
 

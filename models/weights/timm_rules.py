@@ -184,14 +184,10 @@ def network_rules(model: keras.Model) -> list[WeightRule]:
 
 def _rules_of(layer: keras.layers.Layer, prefix: str | None) -> list[WeightRule]:
     """The rules for a layer, with full names of tensors and variables."""
-    names = [
-        compat.variable_name(weight).removeprefix(f"{layer.name}/")
-        for weight in layer.weights
-    ]
-    shapes = {
-        name: tuple(weight.shape)
-        for name, weight in zip(names, layer.weights, strict=True)
-    }
+    shapes = {}
+    for weight in layer.weights:
+        name = compat.variable_name(weight).removeprefix(f"{layer.name}/")
+        shapes[name] = tuple(weight.shape)
     rules = []
     for rule in RULES[type(layer)](layer, shapes):
         tensor = f"{prefix}.{rule.tensor}"
