@@ -226,8 +226,12 @@ class _Stream:
         elif isinstance(layer, LambdaLayer):
             y = self._lambda_layer(layer, x, [args[1:], kwargs])
         elif isinstance(layer, keras.layers.ZeroPadding1D):
-            y = self._padding(layer, x)
-            self.surplus[id(outputs[0])] = layer.padding[0]
+            before, after = layer.padding
+            if after:
+                reason = "it adds positions at the end: pad by (n, 0)"
+                raise _cannot_stream(layer, reason)
+            y = self._with_past(layer, x, before)
+            self.surplus[id(outputs[0])] = before
         elif isinstance(layer, keras.layers.GlobalAveragePooling1D):
             y = self._mean(layer, x)
         elif _is_pointwise(layer, K.flatten(args)):
@@ -253,12 +257,6 @@ class _Stream:
             hint = f'ZeroPadding1D(({needed}, 0)) before it, with padding="valid", sees none'
             raise _cannot_stream(layer, f"it sees later positions; {hint}")
         return layer(x)
-
-    def _padding(self, layer: Any, x: Any) -> Any:
-        before, after = layer.padding
-        if after:
-            raise _cannot_stream(layer, "it adds positions at the end: pad by (n, 0)")
-        return self._with_past(layer, x, before)
 
     def _with_past(self, layer: Any, x: Any, count: int) -> Any:
         """Puts the last positions of earlier chunks in front of one, at first zeros."""

@@ -13,12 +13,6 @@ from lambdanet.commands import Name, command
 from lambdanet.errors import InputError, check_count, check_known, invalid
 
 
-def _topologies() -> Sequence[str]:
-    from lambdanet.tpu_estimates.chips import TOPOLOGIES
-
-    return TOPOLOGIES
-
-
 def tpu_check(
     recipe: RecipeName | None = None,
     model: ModelName | None = None,
@@ -75,7 +69,11 @@ def tpu_check(
 
     chips.chip_of(topology)
     if is_function:
-        build_step = _function_builder(model or "", mode, model_parallel)
+        from lambdanet.tpu_estimates import steps
+
+        build_step = functools.partial(
+            steps.step_of_function, model or "", mode, model_parallel=model_parallel
+        )
     else:
         build_step = _step_builder(
             recipe or "", model or "", experiment or "", set, mode
@@ -125,15 +123,6 @@ def _known_topologies() -> str:
     return text_table.render([*header, "of a", "source of the figures"], rows)
 
 
-def _function_builder(name: str, mode: str, model_parallel: int) -> Any:
-    """Returns the function that builds the step of the user's model for a `batch_size`."""
-    from lambdanet.tpu_estimates import steps
-
-    return functools.partial(
-        steps.step_of_function, name, mode, model_parallel=model_parallel
-    )
-
-
 def _step_builder(
     recipe_name: str,
     model: str,
@@ -176,8 +165,10 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _notes() -> str:
+    from lambdanet.tpu_estimates.chips import TOPOLOGIES
+
     return "topologies:\n" + textwrap.fill(
-        ", ".join(_topologies()),
+        ", ".join(TOPOLOGIES),
         100,
         initial_indent="  ",
         subsequent_indent="  ",

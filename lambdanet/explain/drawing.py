@@ -135,11 +135,13 @@ def draw_explanation(explanation: Explanation) -> Image.Image:
     head = draw_prediction(explanation.image, explanation.title, explanation.top)
     first = ("Grad-CAM of the first class", explanation.evidence, None)
     rows: list[list[Any]] = [[first]]
+    place = explanation.place
     for layer in explanation.layers:
+        grid_height, grid_width = layer.grid
+        cell = int(place[1] * grid_height), int(place[0] * grid_width)
         row = []
         for name, maps in layer.parts.items():
-            cell = _cell(explanation.place, layer.grid)
-            chosen = maps[:, cell[0] * layer.grid[1] + cell[1]].mean(axis=0)
+            chosen = maps[:, cell[0] * grid_width + cell[1]].mean(axis=0)
             title = f"{layer.name}: {name}, mean of heads"
             row.append((title, chosen, (cell, layer.grid)))
         rows.append(row)
@@ -197,11 +199,6 @@ def _mosaic(pictures: np.ndarray) -> np.ndarray:
     height, width = cells.shape[1:]
     rows = cells.reshape([side, side, height, width]).transpose(0, 2, 1, 3)
     return rows.reshape([side * height, side * width])
-
-
-def _cell(place: tuple[float, float], grid: tuple[int, int]) -> tuple[int, int]:
-    """Returns the row and column of a grid at a place."""
-    return int(place[1] * grid[0]), int(place[0] * grid[1])
 
 
 def _unit(weights: np.ndarray) -> np.ndarray:

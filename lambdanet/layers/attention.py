@@ -97,16 +97,14 @@ class Attention(TableLayer):
             places, map_size, tables, blocks, strict=True
         ):
             axes.append(chosen_axis(place, size, table.shape[0], block))
-        queries, keys, values = (self._by_head(x) for x in qkv)
+        # [b * heads, h, w, depth] -> [b, heads, n, depth]
+        queries, keys, values = (
+            K.reshape(x, [-1, self.num_heads, height * width, x.shape[-1]]) for x in qkv
+        )
         rows, columns = places
         queries = K.take(queries, rows * width + columns, axis=2)
         keys = K.reshape(keys, [*sizes(keys)[:2], height, width, self._key_dim])
         return attention.chosen_weights(queries, keys, tables, axes), values
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        """[b * heads, h, w, depth] -> [b, heads, n, depth]."""
-        _, height, width, depth = sizes(x)
-        return K.reshape(x, [-1, self.num_heads, height * width, depth])
 
     def _build(self, input_shape: Shape) -> None:
         """Creates the layer's variables for an input of a valid shape, a tuple."""
