@@ -223,8 +223,9 @@ class LambdaLayer(Layer):
         return_state: bool = False,
     ) -> Any:
         """Computes the layer, of the arguments that the class describes."""
-        given_masks = attention_mask, padding_mask, mask
-        parts = project(self, inputs, context, *given_masks, training)
+        parts = project(
+            self, inputs, context, attention_mask, padding_mask, mask, training
+        )
         past: Any = initial_state or [None] * self.num_lambdas
         if return_state and initial_state is None:
             past = lambda_state.zero_state(self, sizes(inputs))

@@ -69,9 +69,13 @@ def _apply_content(
     queries = layer.geometry.pool(queries)
     normalization = layer.key_normalization
     if parts.attention_mask is not None:
-        masks = parts.attention_mask, parts.padding_mask
         outputs = content_lambdas.apply_content_lambda(
-            queries, keys, values, normalization, *masks
+            queries,
+            keys,
+            values,
+            normalization,
+            parts.attention_mask,
+            parts.padding_mask,
         )
         return outputs, {}
     sums = None

@@ -106,8 +106,7 @@ def project(
         values = [_without_padding(x, padding_mask) for x in values]
     if query_mask is not None and layer.geometry.has_pool:
         queries = [_without_padding(x, query_mask) for x in queries]
-    masks = attention_mask, padding_mask, query_mask
-    return Projections(queries, keys, values, *masks)
+    return Projections(queries, keys, values, attention_mask, padding_mask, query_mask)
 
 
 def _maps(
