@@ -21,6 +21,7 @@ from lambdanet.layers.layer import (
     strided_shape,
 )
 from lambdanet.layers.own_lambdas import apply_own_lambdas
+from lambdanet.layers.position_embedding import PositionEmbedding
 from lambdanet.layers.projections import project
 from lambdanet.ops import content_lambdas
 from lambdanet.ops.kernels import IMPLEMENTATIONS
@@ -115,7 +116,7 @@ class LambdaLayer(Layer):
         key_dim: int = 16,
         intra_depth: int = 1,
         scope: int | Sequence[int | None] | None = 23,
-        position: str | positions.PositionEmbedding | None = "relative",
+        position: str | PositionEmbedding | None = "relative",
         content: bool = True,
         key_normalization: str | None = "softmax",
         query_normalization: str | None = None,
@@ -226,15 +227,17 @@ class LambdaLayer(Layer):
         parts = project(
             self, inputs, context, attention_mask, padding_mask, mask, training
         )
-        past: Any = initial_state or [None] * self.num_lambdas
-        if return_state and initial_state is None:
+        past: list[Any] = [None] * self.num_lambdas
+        if initial_state:
+            past = initial_state
+        elif return_state:
             past = lambda_state.zero_state(self, sizes(inputs))
         has_own_lambdas = attention_mask is not None or self.causal_axis is not None
         depth = self.num_heads // self.num_lambdas * self.value_dim
         outputs = []
         state: State = []
         for index in range(self.num_lambdas):
-            new = {}
+            new: dict[str, Any] = {}
             if has_own_lambdas:
                 y, new = apply_own_lambdas(self, index, parts, past[index], training)
             else:
