@@ -313,13 +313,29 @@ class LambdaLayer(Layer):
         *leading, channels = strided_shape(input_shape, self.strides)
         return (*leading, self.filters or channels)
 
-    @property
-    def embeddings_initializer(self) -> Any:
-        """The initializer of the position embeddings."""
-        return getattr(self.position, "embeddings_initializer", None)
-
     def get_config(self) -> dict[str, Any]:
-        config = {**super().get_config(), "position": self.position_kind}
+        initializer = getattr(self.position, "embeddings_initializer", None)
+        config = {
+            **super(Layer, self).get_config(),
+            "filters": self.filters,
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "intra_depth": self.intra_depth,
+            "scope": self.scope,
+            "position": self.position_kind,
+            "content": self.content,
+            "key_normalization": self.key_normalization,
+            "query_normalization": self.query_normalization,
+            "batch_norm": self.batch_norm,
+            "multi_head": self.multi_head,
+            "strides": self.strides,
+            "pool_size": self.pool_size,
+            "causal": self.causal,
+            "implementation": self.implementation,
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "use_bias": self.use_bias,
+            "embeddings_initializer": keras.initializers.serialize(initializer),
+        }
         if positions.is_named(self):
             return config
         return positions.with_position(config, self.position.serialize())

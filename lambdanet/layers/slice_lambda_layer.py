@@ -116,6 +116,9 @@ class SliceLambdaLayer(LambdaLayer):
         outputs = K.reshape(within, sizes(across)) + across
         return _with_axes(outputs, [b, slices, height, width])
 
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "slice_scope": self.slice_scope}
+
 
 def _each_slice(x: Any) -> Any:
     """[b, slices, h, w, ...] -> [b * slices, h, w, ...]."""
