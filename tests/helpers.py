@@ -69,10 +69,13 @@ def assert_near(found: Any, expected: Any, tolerance: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
 
 
-def reloaded(model: Any, folder: Path) -> Any:
-    """Saves a model, and returns what Keras loads."""
+def reloaded(model: Any, folder: Path, x: Any = None) -> Any:
+    """Saves a model, and returns what Keras loads; asserts that it has the same outputs of `x`, if given."""
     model.save(folder / "model.keras")
-    return keras.models.load_model(folder / "model.keras")
+    loaded = keras.models.load_model(folder / "model.keras")
+    if x is not None:
+        np.testing.assert_array_equal(loaded(x), model(x))
+    return loaded
 
 
 def relative_error(x: Any, expected: Any) -> float:

@@ -23,18 +23,50 @@ FLAG = ("no", 2, NAN, None)
 NAME = ("nonsense", 1, NAN, True)
 # Values that an argument may not have; None may be the default of any.
 WRONG = {
-    **dict.fromkeys(("block_size", "filters", "intra_depth", "key_dim"), COUNT),
     **dict.fromkeys(
-        ("multiple_of", "num_context", "num_heads", "num_lambdas", "num_queries"), COUNT
+        (
+            "block_size",
+            "dilation",
+            "filters",
+            "intra_depth",
+            "key_dim",
+            "map_size",
+            "multiple_of",
+            "num_context",
+            "num_heads",
+            "num_lambdas",
+            "num_queries",
+            "pool_size",
+            "strides",
+        ),
+        COUNT,
     ),
-    **dict.fromkeys(("dilation", "map_size", "pool_size", "strides"), COUNT),
     **dict.fromkeys(("halo_size", "seed"), NATURAL),
     **dict.fromkeys(("kernel_size", "scope", "slice_scope"), ODD),
-    **dict.fromkeys(("compact_offsets", "constant_tables", "content"), FLAG),
-    **dict.fromkeys(("mask_padding", "multi_head", "use_bias"), FLAG),
-    **dict.fromkeys(("synchronized",), FLAG),
-    **dict.fromkeys(("feature_map", "implementation", "positions", "resize"), NAME),
-    **dict.fromkeys(("key_normalization", "position", "query_normalization"), NAME),
+    **dict.fromkeys(
+        (
+            "compact_offsets",
+            "constant_tables",
+            "content",
+            "mask_padding",
+            "multi_head",
+            "synchronized",
+            "use_bias",
+        ),
+        FLAG,
+    ),
+    **dict.fromkeys(
+        (
+            "feature_map",
+            "implementation",
+            "key_normalization",
+            "position",
+            "positions",
+            "query_normalization",
+            "resize",
+        ),
+        NAME,
+    ),
     "causal": ("tome", -1, 0, 4, 1.5, NAN, None),
     "embeddings_initializer": (
         "nrmal",

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from fuzzing import computing_in, rounds
 from naive_layers import images, lambda_by_equations, naive_halo_attention, randomize
-from refusals import refused
 
 import lambdanet
 from lambdanet import backend as K
@@ -144,7 +143,7 @@ def test_lambda_layers_equal_the_paper_equations(seed):
 
 @pytest.mark.parametrize("seed", range(rounds(6)))
 def test_new_weights_hold_in_random_layers(seed):
-    """In the form for inference, after a trace; and maps of another rank are refused."""
+    """In the form for inference, after a trace."""
     case = random_case(seed)
     layer = lambdanet.LambdaLayer(**case.arguments)
     inputs = keras.Input(case.x.shape[1:])
@@ -157,26 +156,6 @@ def test_new_weights_hold_in_random_layers(seed):
     expected = lambda_by_equations(layer, x)
     error = np.abs(fast.predict_on_batch(x) - expected).max()
     assert error < 1e-5 * max(1, np.abs(expected).max()), case
-    for other in (x[:, None], x[0]):
-        with refused("the shape of the input of LambdaLayer must be"):
-            layer(other)
-
-
-@pytest.mark.parametrize("seed", range(rounds(6)))
-def test_half_maps_of_random_sizes_have_their_means(seed):
-    """Against NumPy in float64, also where sums leave the range of float16."""
-    dice = random.Random(seed)
-    dtype = dice.choice(["float16", "bfloat16"])
-    size = [dice.randint(1, 300) for _ in range(2)]
-    x = images(1, *size, 2) * dice.choice([0.1, 1, 9]) + dice.choice([0, 3, -40, 900])
-    half = K.cast(x, dtype)
-    expected = (
-        K.convert_to_numpy(K.cast(half, "float32")).astype("float64").mean((1, 2))
-    )
-    layer = lambdanet.PooledBatchNormalization(dtype=dtype, epsilon=1e-9)
-    for means in (K.mean(half, [1, 2]), layer(half)[1]):
-        found = K.convert_to_numpy(K.cast(means, "float32"))
-        np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("seed", range(rounds(30)))

@@ -22,6 +22,7 @@ HALVES = ["float16", "bfloat16"]
 MAPS = {
     "large map": images(1, 512, 512, 4) / 8 + 1,
     "large numbers": images(1, 56, 56, 4) + 24,
+    "odd sides": images(1, 37, 251, 4) + 3,
 }
 
 

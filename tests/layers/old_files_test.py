@@ -16,7 +16,7 @@ SAVED = Path(__file__).parents[1] / "saved"
 
 
 def test_a_file_of_an_earlier_version_loads(tmp_path):
-    """Written at commit 7185ed67 by this program, and compressed:
+    """Written at commit bc34cade by this program, and compressed:
 
     options = {"num_heads": 2, "key_dim": 3}
     words = keras.Input([6], dtype="int32", name="words")

@@ -83,10 +83,24 @@ def test_backbone_of_a_classifier(tmp_path):
     np.testing.assert_allclose(found, plain(pictures)["5"], atol=1e-4)
 
 
-@pytest.mark.parametrize("argument", ["num_classes", "filters", "low_level_filters"])
-def test_counts_are_positive(argument):
-    with refused(f"{argument} must be a positive integer, got 0"):
-        lambdanet.create_deeplab(**{"backbone": NAME, "num_classes": 2, argument: 0})
+COUNTS = ("num_classes", "filters", "low_level_filters")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({name: 0}, f"{name} must be a positive integer, got 0") for name in COUNTS),
+        ({"out_levels": [5]}, "an option of create_deeplab must be none that it sets"),
+        ({"features_only": True}, "got 'features_only'"),
+        *(
+            ({"dilation_rates": wrong}, "dilation_rates must be different positive")
+            for wrong in ((6, 6), [0], 6)
+        ),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    with refused(message):
+        lambdanet.create_deeplab(**{"backbone": NAME, "num_classes": 2, **options})
 
 
 def test_classes_in_another_order(tmp_path):

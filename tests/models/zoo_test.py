@@ -37,16 +37,10 @@ def test_list_models_takes_patterns():
 def test_model_info():
     info = lambdanet.model_info("lambda_resnet_50")
     assert info.name == "lambda_resnet_50"
-    assert info.params == 18_963_272
     assert info.input_size == 160
     assert info.source == "Table 19"
     assert info.flops == pytest.approx(4.18e9, rel=1e-3)
-    # Those of every ResNet, and of ResNet-RS in timm.
-    channels = (64, 256, 512, 1024, 2048)
-    assert info.stages == tuple(
-        (level, 2**level, d) for level, d in enumerate(channels, start=1)
-    )
-    assert info.embedding_size == 2048
+    # Its sizes are those of the row that paper_numbers_test compares with the built model.
     with refused("input_size must be a positive integer, got 0"):
         lambdanet.model_info("lambda_resnet_tiny", input_size=0)
 
@@ -264,9 +258,7 @@ def test_layers_on_maps_of_one_size_share_their_positions(tmp_path):
         for block in ("c3_block2", "c4_block1", "c4_block2", "c5_block1")
     ]
     assert sides == dict(zip(names, (4, 4, 2, 2), strict=True))
-    loaded = reloaded(model, tmp_path)
-    x = images(2, 32, 32, 3)
-    np.testing.assert_array_equal(loaded(x), model(x))
+    loaded = reloaded(model, tmp_path, images(2, 32, 32, 3))
     for shared in (model, loaded):
         a, b, c, d = (shared.get_layer(name).position for name in sides)
         assert a is b and c is d and b is not c
