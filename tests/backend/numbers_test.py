@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 from fuzzing import computing_in
+from naive_layers import images
 from processes import output_of
 from refusals import refused
 
@@ -39,7 +40,7 @@ def test_one_matrix_for_all_rows(onednn):
 @pytest.mark.parametrize("shape", [(2, 1, 1, 64), (2, 9, 64)])
 def test_batch_norm_of_nearly_constant_channels(shape):
     """Where the variance is small beside the squared mean, their difference would be negative."""
-    x = 12 + 1e-3 * np.random.default_rng(0).normal(size=shape).astype("float32")
+    x = 12 + 1e-3 * images(*shape)
     found = BatchNormalization(epsilon=1e-5)(x, training=True)
     expected = normalized(x, 1e-5, tuple(range(len(shape) - 1)))
     # The mean is rounded to 5e-7, and deviations are divided by at least 3e-3.
@@ -49,17 +50,19 @@ def test_batch_norm_of_nearly_constant_channels(shape):
 @pytest.mark.filterwarnings("ignore:.*You are using a softmax:UserWarning")
 @pytest.mark.slow
 def test_training_begins_with_finite_numbers():
-    x = 12 + 1e-3 * np.random.default_rng(0).normal(size=[2, 32, 40]).astype("float32")
-    network = lambdanet.create_sequence_model("lambda_resnet18_1d")
-    assert np.isfinite(K.convert_to_numpy(network(x, training=True))).all()
-    network = lambdanet.create_unet("lambda_unet_2d")
-    assert np.isfinite(
-        K.convert_to_numpy(network(np.ones([2, 16, 16, 3]), training=True))
-    ).all()
-    # Inference too, from the first step on.
-    images = np.random.default_rng(0).normal(size=[2, 16, 16, 3])
-    network(images, training=True)
-    assert np.isfinite(K.convert_to_numpy(network(images))).all()
+    pictures = images(2, 16, 16, 3)
+    sequences = 12 + 1e-3 * images(2, 32, 40)
+    of_sequences = lambdanet.create_sequence_model("lambda_resnet18_1d")
+    of_images = lambdanet.create_unet("lambda_unet_2d")
+    for network, x, training in (
+        (of_sequences, sequences, True),
+        (of_images, np.ones_like(pictures), True),
+        # Inference too, from the first step on.
+        (of_images, pictures, True),
+        (of_images, pictures, False),
+    ):
+        outputs = network(x, training=training)
+        assert np.isfinite(K.convert_to_numpy(outputs)).all()
 
 
 @NEEDS_FLOAT64
@@ -107,9 +110,7 @@ def test_implied_attention_keeps_float64(float64, padded):
     ["mixed_bfloat16", "mixed_float16", pytest.param("float64", marks=NEEDS_FLOAT64)],
 )
 def test_gradients_of_logits_of_other_types(float64, policy):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
+    with compat.dtype_policy(policy):
         layers = keras.layers
         model = keras.Sequential(
             [
@@ -119,13 +120,11 @@ def test_gradients_of_logits_of_other_types(float64, policy):
                 layers.Dense(3),
             ]
         )
-    finally:
-        keras.config.set_dtype_policy(before)
-    images = np.arange(2 * 8 * 8 * 3, dtype="uint8").reshape([2, 8, 8, 3])
-    assert tuple(lambdanet.explain.grad_cam(model, images).shape) == (2, 8, 8)
-    shares = lambdanet.explain.integrated_gradients(model, images, 1, steps=2)
+    pixels = np.arange(2 * 8 * 8 * 3, dtype="uint8").reshape([2, 8, 8, 3])
+    assert tuple(lambdanet.explain.grad_cam(model, pixels).shape) == (2, 8, 8)
+    shares = lambdanet.explain.integrated_gradients(model, pixels, 1, steps=2)
     shares = np.asarray(K.convert_to_numpy(shares), "float64").sum((1, 2, 3))
-    logits = np.asarray(K.convert_to_numpy(model(images)), "float64")[:, 1]
+    logits = np.asarray(K.convert_to_numpy(model(pixels)), "float64")[:, 1]
     # A linear model: the shares of a logit add up to it, in the precision of Keras's layers.
     tolerance = 1e-6 if policy == "float64" else 2e-2
     np.testing.assert_allclose(shares, logits, atol=tolerance * np.abs(logits).max())

@@ -13,13 +13,6 @@ from source_tree import ROOT
 from lambdanet import which_keras
 
 
-def python(*words, **variables):
-    env = {**os.environ, **variables}
-    return subprocess.run(
-        [sys.executable, *words], env=env, cwd=ROOT, capture_output=True, text=True
-    )
-
-
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -74,7 +67,13 @@ sys.modules |= dict.fromkeys({missing})
 from lambdanet import cli
 sys.exit([cli.main(["list", "mobilenet_v2"]), cli.main(["info", "mobilenet_v2"])] != [0, 2])
 """
-    shown = python("-c", code, KERAS_BACKEND=backend)
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "KERAS_BACKEND": backend},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert shown.returncode == 0, shown.stderr
     assert "mobilenet_v2" in shown.stdout and shown.stderr.endswith(
         f"lambdanet: error: {message}\n"

@@ -36,9 +36,7 @@ def test_maps_of_another_context_with_a_mask_for_each_example():
     masks = {"context": context, "attention_mask": mask}
     outputs = layer(x, **masks)
     found = implied_attention(layer, x, [3, 1], **masks)
-    np.testing.assert_allclose(
-        found.outputs(), np.asarray(outputs)[:, [3, 1]], atol=TOLERANCE
-    )
+    assert_close(found.outputs(), np.asarray(outputs)[:, [3, 1]], TOLERANCE)
     hidden = mask[:, np.newaxis, [3, 1]] == 0
     assert not np.where(hidden, found.total, 0).any()
 
@@ -60,10 +58,10 @@ def test_maps_equal_the_equations_of_the_paper(causal):
     sizes = (4, 3), (4, 5), (1, 2)
     embeddings = embeddings_of(layer, 0, *sizes, layer.causal_axis)
     expected = np.einsum("bnhk,nmku->bhnm", queries, embeddings)
-    np.testing.assert_allclose(position, expected, atol=TOLERANCE)
+    assert_close(position, expected, TOLERANCE)
     weights = normalized(keys[:, np.newaxis], visible, layer)
     expected = np.einsum("bnhk,bnmku->bhnm", queries, weights)
-    np.testing.assert_allclose(content, expected, atol=TOLERANCE)
+    assert_close(content, expected, TOLERANCE)
     assert not np.where(visible, 0, content).any()
 
 
@@ -79,7 +77,7 @@ def test_weights_of_attention_add_up_to_one():
         found = implied_attention(layer, x, [(1, 2)])
         assert found.position is None
         weights = np.asarray(found.content)
-        np.testing.assert_allclose(weights.sum(-1), 1, atol=TOLERANCE)
+        assert_close(weights.sum(-1), 1, TOLERANCE)
         assert (weights >= 0).all()
     # Query (1, 2) of the strided halo is at (2, 4), in the block of the rows 0 to 3 and the columns 4 and 5.
     rows, columns = np.nonzero(weights[0, 0, 0].reshape(7, 6))

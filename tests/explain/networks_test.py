@@ -67,15 +67,11 @@ def test_maps_of_a_layer_that_is_called_twice_with_a_mask():
     assert not np.triu(numpy(found["shared"].total), 1).any()
 
 
-def pooled_classifier():
+def test_grad_cam_of_a_pooled_map_has_the_weights_of_the_classifier():
     inputs = keras.Input([None, None, 3])
     maps = keras.layers.Conv2D(5, 3, 2, padding="same", activation="relu")(inputs)
     x = keras.layers.GlobalAveragePooling2D()(maps)
-    return keras.Model(inputs, keras.layers.Dense(4)(x)), maps
-
-
-def test_grad_cam_of_a_pooled_map_has_the_weights_of_the_classifier():
-    model, maps = pooled_classifier()
+    model = keras.Model(inputs, keras.layers.Dense(4)(x))
     with refused("has no layer with a map"):
         implied_attentions(model, SMALL)
     with refused("model must be"):

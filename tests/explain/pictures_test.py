@@ -55,6 +55,10 @@ def explained(folder) -> Path:
     return out
 
 
+def numbers_of(text: str, dtype: str = "int8") -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), dtype)
+
+
 def data_of(page: Path) -> dict:
     text = page.read_text(encoding="utf-8")
     (data,) = re.findall(
@@ -91,17 +95,15 @@ def test_page_has_the_maps_of_the_last_layers(folder, explained):
         shape = [layer["heads"], -1, layer["height"] * layer["width"]]
         assert [part["name"] for part in layer["parts"]] == ["content", "position"]
         for part, a in zip(layer["parts"], expected, strict=False):
-            values = base64.b64decode(part["values"])
-            scales = base64.b64decode(part["scales"])
-            steps = np.frombuffer(values, np.int8).reshape(shape) / 127
-            scales = np.frombuffer(scales, "<f4").reshape([layer["heads"], -1, 1])
+            steps = numbers_of(part["values"]).reshape(shape) / 127
+            scales = numbers_of(part["scales"], "<f4").reshape([layer["heads"], -1, 1])
             np.testing.assert_allclose(
                 steps * scales, a[0], atol=scales.max() * HALF_STEP
             )
         offsets = layer["offsets"]
         table = explain.position_pictures(trained.model.get_layer(layer["name"]))
         assert (offsets["keys"], offsets["height"], offsets["width"]) == table.shape
-        steps = np.frombuffer(base64.b64decode(offsets["values"]), np.int8) / 127
+        steps = numbers_of(offsets["values"]) / 127
         found = (offsets["scale"] * steps).reshape(table.shape)
         np.testing.assert_allclose(found, table, atol=offsets["scale"] * HALF_STEP)
     text = (explained / files[0]).read_text(encoding="utf-8")
@@ -249,7 +251,7 @@ def test_hovering_over_a_page_shows_what_a_position_reads(explained, tmp_path):
         for layer in layers:
             at = int(y * layer["rows"]), int(x * layer["columns"])
             for part in layer["parts"]:
-                scales = np.frombuffer(base64.b64decode(part["scales"]), "<f4")
+                scales = numbers_of(part["scales"], "<f4")
                 by_head = scales.reshape(
                     layer["heads"], layer["rows"], layer["columns"]
                 )

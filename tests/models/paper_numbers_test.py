@@ -24,15 +24,13 @@ OTHER_LIBRARY = "efficientnet"
 QUICK = ("resnet_50_linear_attention", "lambda_resnet_50", "halonet_h0")
 # A network of each family and operation; `make weekly` builds all.
 DAILY = (
-    "resnet_50_linear_attention",
+    *QUICK,
     "resnet_50_augmented",
     "resnet_50_local_attention",
     "resnet_50_axial_attention",
     "resnet_50_global_attention",
     "resnet_rs_50",
-    "lambda_resnet_50",
     "mobilenet_v2_lambda",
-    "halonet_h0",
     "lambda_resnet26rpt_256",
     "lamhalobotnet50ts_256",
     "eca_halonext26ts",

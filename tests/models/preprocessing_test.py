@@ -17,6 +17,7 @@ from lambdanet.models.preprocessing import Preprocessing, from_metadata
 from lambdanet.models.tensorflow_squares import pillow_square
 
 GRAY = ((0.5,), (0.5,))
+COLORS = ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 SHAPES = [
     (300, 400),
     (401, 299),
@@ -86,7 +87,7 @@ def test_each_set_is_prepared_as_timm_does(one, timm):
 
 
 def test_batches_unknown_sizes_and_gray():
-    prepare = Preprocessing(32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 0.9, "bicubic")
+    prepare = Preprocessing(32, *COLORS, 0.9, "bicubic")
     traced = tf.function(
         prepare,
         input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)],
@@ -122,9 +123,7 @@ def test_without_tensorflow_the_numbers_and_refusals_are_the_same(tmp_path):
     ]
     for name, array in np.load(tmp_path / "prepared.npz").items():
         interpolation, picture = name.split()
-        prepare = Preprocessing(
-            32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 0.9, interpolation
-        )
+        prepare = Preprocessing(32, *COLORS, 0.9, interpolation)
         expected = prepare(pictures[picture]).numpy()
         assert array.dtype == expected.dtype
         atol = 0 if interpolation == "bicubic" else 1e-5

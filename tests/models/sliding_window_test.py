@@ -4,6 +4,8 @@
 import keras
 import numpy as np
 import pytest
+from helpers import assert_close
+from naive_layers import images
 from refusals import refused
 
 import lambdanet
@@ -11,8 +13,8 @@ import lambdanet
 
 def network(rank):
     """A network with a stride of 2, of which an output depends on inputs up to 7 positions away."""
-    convolution = {2: keras.layers.Conv2D, 3: keras.layers.Conv3D}[rank]
-    upsampling = {2: keras.layers.UpSampling2D, 3: keras.layers.UpSampling3D}[rank]
+    convolution = getattr(keras.layers, f"Conv{rank}D")
+    upsampling = getattr(keras.layers, f"UpSampling{rank}D")
     inputs = keras.Input([None] * rank + [2])
     x = convolution(4, 3, strides=2, padding="same", activation="relu")(inputs)
     x = convolution(4, 3, padding="same", activation="relu")(x)
@@ -31,12 +33,11 @@ def network(rank):
     ],
 )
 def test_windows_are_the_whole(size, window, overlap):
-    random = np.random.default_rng(0)
-    inputs = random.normal(size=[2, *size, 2]).astype(np.float32)
+    inputs = images(2, *size, 2)
     model = network(len(size))
     found = lambdanet.sliding_window(model, inputs, window, overlap, multiple=2)
     expected = model.predict_on_batch(inputs)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert_close(found, expected, 1e-5)
 
 
 def sums_of_cells(inputs):
@@ -51,9 +52,9 @@ def sums_of_cells(inputs):
 @pytest.mark.parametrize(("window", "overlap"), [(24, 8), (22, 12)])
 def test_half_of_the_overlap_is_just_enough(window, overlap):
     """A window of 22 cuts its last cell, so its last 6 outputs differ; else 4 at each end."""
-    inputs = np.random.default_rng(0).normal(size=[2, 61, 3]).astype(np.float32)
+    inputs = images(2, 61, 3)
     found = lambdanet.sliding_window(sums_of_cells, inputs, window, overlap, multiple=4)
-    np.testing.assert_allclose(found, sums_of_cells(inputs), atol=1e-5)
+    assert_close(found, sums_of_cells(inputs), 1e-5)
 
 
 def test_inputs_of_one_window_are_whole():

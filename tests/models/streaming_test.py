@@ -241,17 +241,3 @@ def test_sequence_networks_that_are_refused(arguments, message):
     arguments = {"name": "lambda_resnet18_1d_causal", **arguments}
     with refused(message):
         lambdanet.create_sequence_model(**arguments)
-
-
-@pytest.mark.slow
-def test_new_weights_hold_in_a_stream_that_was_traced():
-    stream, other = (lambdanet.streaming_model(network(), 8) for _ in range(2))
-    chunk = {"inputs": tf.constant(X[:, :8]), **stream.initial_state(2)}
-    step = tf.function(stream)
-    for call in (stream.predict_on_batch, step):
-        call(chunk)
-    other.set_weights([weight + 0.1 for weight in other.get_weights()])
-    stream.set_weights(other.get_weights())
-    expected, _ = other.step(X[:, :8], other.initial_state(2))
-    for call in (stream.predict_on_batch, step, stream):
-        assert_close(call(chunk)["outputs"], expected, 1e-5)

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import assert_near
+from naive_layers import images
 
 import lambdanet
 from lambdanet.models import complexity, zoo
@@ -52,12 +53,6 @@ GIGA_MULTIPLY_ADDS = {
     "eca_halonext26ts": 2.44,
     "lambda_resnet26t": 3.02,
 }
-
-
-@pytest.fixture
-def policy(freed):
-    yield keras.mixed_precision.set_global_policy
-    keras.mixed_precision.set_global_policy("float32")
 
 
 def peer(timm, name, dtype, **arguments):
@@ -125,7 +120,7 @@ def outputs_of(net, images):
 
 
 def images_of(size):
-    return np.random.default_rng(1).normal(size=[1, *size, 3]).astype(np.float32)
+    return images(1, *size, 3, seed=1)
 
 
 def assert_equal(outputs, expected, tolerance):
@@ -142,9 +137,8 @@ def assert_equal(outputs, expected, tolerance):
         for name in MODELS
     ],
 )
-def test_in_float64(timm, policy, name):
+def test_in_float64(timm, freed, double_precision, name):
     """Parameters to the integer; features and logits at every size to twelve digits."""
-    policy("float64")
     net = peer(timm, name, "float64")
     expected = [outputs_of(net, images_of(size)) for size in SIZES[name]]
     model = ours(name, net)

@@ -196,7 +196,6 @@ def test_options_reach_the_layers():
         ({"input_size": (8, 8)}, "input_size must be one value, or one per spatial"),
         ({"input_size": (1, 8, 8)}, "the number of slices must be at least 2 for"),
         ({"deep_supervision": 1}, "deep_supervision must be True or False, got 1"),
-        ({"causal": "time"}, "causal of a SliceLambdaLayer must be False"),
     ],
 )
 def test_other_arguments_are_refused_on_one_line(arguments, message):
