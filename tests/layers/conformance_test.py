@@ -10,14 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import (
-    assert_close,
-    images,
-    product_error,
-    relative_error,
-    reloaded,
-    with_gradients,
-)
+from helpers import images, product_error, relative_error, reloaded, with_gradients
 from layer_table import LAYERS as TABLE
 from refusals import refused
 
@@ -47,8 +40,8 @@ def test_graphs_equal_eager_on_any_size(make):
         x = images(*shape)
         eager = layer(x)
         assert eager.shape == shape
-        assert_close(graph(x), eager, 1e-5)
-    assert_close(compiled(x), eager, 1e-5)
+        np.testing.assert_allclose(graph(x), eager, atol=1e-5)
+    np.testing.assert_allclose(compiled(x), eager, atol=1e-5)
 
 
 def test_config_of_a_subclass_has_the_arguments_of_its_base():

@@ -4,7 +4,6 @@
 import keras
 import numpy as np
 import pytest
-from helpers import assert_close
 from naive_layers import images
 from refusals import refused
 
@@ -37,7 +36,7 @@ def test_windows_are_the_whole(size, window, overlap):
     model = network(len(size))
     found = lambdanet.sliding_window(model, inputs, window, overlap, multiple=2)
     expected = model.predict_on_batch(inputs)
-    assert_close(found, expected, 1e-5)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def sums_of_cells(inputs):
@@ -54,7 +53,7 @@ def test_half_of_the_overlap_is_just_enough(window, overlap):
     """A window of 22 cuts its last cell, so its last 6 outputs differ; else 4 at each end."""
     inputs = images(2, 61, 3)
     found = lambdanet.sliding_window(sums_of_cells, inputs, window, overlap, multiple=4)
-    assert_close(found, sums_of_cells(inputs), 1e-5)
+    np.testing.assert_allclose(found, sums_of_cells(inputs), atol=1e-5)
 
 
 def test_inputs_of_one_window_are_whole():
