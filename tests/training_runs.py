@@ -14,10 +14,16 @@ from helpers import assert_equal_arrays
 
 from lambdanet import configs
 from lambdanet.configs.recipe import Recipe
+from lambdanet.errors import InputError, Preempted
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build, checkpoints, logs, model_dir
 from lambdanet.training.run.checkpoints import Checkpoints
+from lambdanet.training.train import train
+
+ON_TENSORFLOW = pytest.mark.skipif(
+    keras.config.backend() != "tensorflow", reason="needs TensorFlow"
+)
 
 
 def recipe_with(name: str, **changes: Any) -> Recipe:
@@ -34,6 +40,18 @@ def open_dataset(
     """Opens the dataset in a folder by a recipe with other values of some fields."""
     recipe = dataclasses.replace(recipe, **changes)
     return Dataset.open(recipe, str(root), bad_records)
+
+
+def check_said(
+    dataset: Dataset, capture: pytest.CaptureFixture[str], compare: bool = True
+) -> str:
+    """Returns what the check of a dataset prints, or its error."""
+    capture.readouterr()
+    try:
+        dataset.check(compare)
+    except InputError as error:
+        return str(error)
+    return capture.readouterr().out
 
 
 # Three epochs of four steps.
@@ -56,6 +74,24 @@ IN_FOLDERS = dataclasses.replace(
     eval_split="validation",
     held_out_split="validation",
 )
+# Of single steps: with one rate, and without decay.
+CONSTANT = recipe_with(
+    "digits",
+    schedule="constant",
+    warmup_epochs=0,
+    weight_decay=0.0,
+    global_batch_size=8,
+)
+# The names of the files of a run, in their order.
+RUN_FILES = [
+    "checkpoints",
+    "classes.txt",
+    "data.json",
+    "data_dir.txt",
+    "history.csv",
+    "logs",
+    "recipe.json",
+]
 TIMES = {"seconds", "images_per_second"}
 
 
@@ -85,6 +121,30 @@ def act_at(
 def send_sigterm() -> None:
     """Sends SIGTERM to this process, as the owner of a preempted machine does."""
     signal.raise_signal(signal.SIGTERM)
+
+
+def assert_resumes(
+    whole: Path,
+    path: Path,
+    recipe: Recipe,
+    data_dir: str | None = None,
+    **steps: int,
+) -> None:
+    """Asserts that a run that is stopped by SIGTERM, and resumed, equals one that was not.
+
+    Args:
+      whole: the folder of the other run.
+      path: that of this one.
+      recipe: that of both.
+      data_dir: the folder of the data.
+      **steps: the step at which it is stopped, by each event of a callback.
+    """
+    for event, step in steps.items():
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Preempted):
+            act_at(patch, [step], send_sigterm, event)
+            train(recipe, path, data_dir)
+    train(recipe, path, data_dir)
+    assert_same_run(path, whole)
 
 
 def write_run(

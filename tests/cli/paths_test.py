@@ -7,6 +7,7 @@ import keras
 import pytest
 from limits import DETECTION
 from refusals import refused
+from training_runs import ON_TENSORFLOW
 
 from lambdanet import cli
 from lambdanet.command_line import parse
@@ -73,7 +74,7 @@ def test_buckets_are_refused_in_python(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(keras.config.backend() == "jax", reason="exports need TensorFlow")
+@ON_TENSORFLOW
 def test_saved_models_are_written_to_other_file_systems(tmp_path, capsys):
     import tensorflow as tf
 

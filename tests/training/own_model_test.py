@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statements of docs/how-to/own_model_on_tpu.md about `keras.Model.fit` on two CPU devices."""
 
+import functools
+
 import pytest
 from engines import ENGINES
 from processes import result_of
@@ -10,14 +12,9 @@ PROGRAM = "own_model_on_devices.py"
 TOLERANCE = 1e-4  # the order of sums in float32, after eight steps
 
 
-@pytest.fixture(scope="module")
-def jax():
-    return result_of(PROGRAM, **ENGINES["jax"])
-
-
-@pytest.fixture(scope="module")
-def tensorflow():
-    return result_of(PROGRAM, **ENGINES["tensorflow"])
+@functools.cache
+def _run(engine: str) -> dict:
+    return result_of(PROGRAM, **ENGINES[engine])
 
 
 def _assert_trained_as_one(result: dict) -> None:
@@ -32,25 +29,26 @@ def test_two_devices_train_as_one():
 
 @pytest.mark.weekly
 @pytest.mark.parametrize("engine", ["jax", "tensorflow"])
-def test_all_statements(engine, request):
-    result = request.getfixturevalue(engine)
+def test_all_statements(engine):
+    result = _run(engine)
     _assert_trained_as_one(result)
     assert result["metrics"] < TOLERANCE
     assert result["loaded"] < TOLERANCE
 
 
 @pytest.mark.weekly
-def test_jax_steps_per_execution(jax):
-    assert jax["steps"] < TOLERANCE
+def test_jax_steps_per_execution():
+    assert _run("jax")["steps"] < TOLERANCE
 
 
 @pytest.mark.weekly
-def test_jax_projections_divided_by_model_parallel(jax):
-    assert jax["parts"] == ["keys", "queries", "values"]
-    assert jax["divided"] < TOLERANCE
-    assert jax["exported"] < TOLERANCE
+def test_jax_projections_divided_by_model_parallel():
+    result = _run("jax")
+    assert result["parts"] == ["keys", "queries", "values"]
+    assert result["divided"] < TOLERANCE
+    assert result["exported"] < TOLERANCE
 
 
 @pytest.mark.weekly
-def test_tensorflow_answers_for_any_number_of_images(tensorflow):
-    assert tensorflow["answers"] < TOLERANCE
+def test_tensorflow_answers_for_any_number_of_images():
+    assert _run("tensorflow")["answers"] < TOLERANCE

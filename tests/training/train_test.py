@@ -13,6 +13,7 @@ from picture_sources import write_folder
 from refusals import refused
 from training_runs import (
     IN_FOLDERS,
+    RUN_FILES,
     SHORT,
     act_at,
     assert_same_run,
@@ -67,15 +68,7 @@ def test_run_lists_each_class_folder_once(small_network, tmp_path, monkeypatch):
 @pytest.mark.jax
 def test_run_writes_recipe_checkpoints_history_and_logs(finished):
     path, result = finished
-    assert sorted(file.name for file in path.iterdir()) == [
-        "checkpoints",
-        "classes.txt",
-        "data.json",
-        "data_dir.txt",
-        "history.csv",
-        "logs",
-        "recipe.json",
-    ]
+    assert sorted(file.name for file in path.iterdir()) == RUN_FILES
     rows = logs.read_history(path / "history.csv")
     ends = [4, 8, 12]
     assert [int(row["step"]) for row in rows] == ends

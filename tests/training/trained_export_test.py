@@ -14,7 +14,6 @@ from lambdanet.models.preprocessing import Preprocessing
 
 RECIPE = recipe_with("digits", ema_decay=0.5)
 IMAGES = np.random.default_rng(0).integers(0, 256, [1, 32, 32, 3], dtype=np.uint8)
-PROGRAM = "import sys; from lambdanet import cli; sys.exit(cli.main(sys.argv[1:]))"
 
 
 @pytest.mark.jax
@@ -27,7 +26,7 @@ def test_run_is_exported_by_one_command(data_dir, tmp_path):
     out = tmp_path / "out"
     words = ["export", f"--model_dir={tmp_path / 'run'}", f"--out={out}"]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words],
+        [sys.executable, "-m", "lambdanet.cli", *words],
         env=environment,
         capture_output=True,
         text=True,

@@ -10,9 +10,8 @@ import pytest
 from picture_table import chunk, exif, png, turned
 from PIL import Image
 from refusals import refused
-from training_runs import IN_FOLDERS
+from training_runs import IN_FOLDERS, check_said
 
-from lambdanet.errors import InputError
 from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
 
@@ -94,12 +93,7 @@ def test_masks_behind_empty_ones_count(root, capsys, others, place, number, mess
     for each in range(204):
         value = number if each == place else others
         write_pair(root, f"{each:03d}", encode(blocks(value)))
-    try:
-        open_masks(root).check(compare=False)
-        said = capsys.readouterr().out
-    except InputError as error:
-        said = str(error)
-    assert re.search(message, said)
+    assert re.search(message, check_said(open_masks(root), capsys, compare=False))
 
 
 def test_doubts_are_printed(root, capsys):

@@ -7,6 +7,7 @@ import keras
 import pytest
 from processes import result_of
 from refusals import refused
+from training_runs import ON_TENSORFLOW
 
 from lambdanet import configs
 from lambdanet.training.run import devices, loop
@@ -26,9 +27,6 @@ UNREACHABLE = {
         ("auto", "grpc://nowhere", "tpu must be local on .*, got 'grpc://nowhere'"),
     ],
 }
-ON_TENSORFLOW = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="needs tf.distribute"
-)
 
 
 @ON_TENSORFLOW

@@ -12,9 +12,8 @@ import keras
 import numpy as np
 import pytest
 from refusals import refused
-from training_runs import SHORT, act_at, assert_same_run, send_sigterm, write_run
+from training_runs import SHORT, assert_resumes, write_run
 
-from lambdanet.errors import Preempted
 from lambdanet.models import zoo
 from lambdanet.models.weights import weight_files
 from lambdanet.training.evaluate import evaluate
@@ -91,9 +90,7 @@ def moved_layers(model, source):
 
 @pytest.mark.jax
 @pytest.mark.slow
-def test_frozen_layers_move_in_a_second_run(
-    small_network, data_dir, tmp_path, monkeypatch
-):
+def test_frozen_layers_move_in_a_second_run(small_network, data_dir, tmp_path):
     keras.utils.set_random_seed(1)
     source = build_model(RECIPE)
     initial = tmp_path / "initial.safetensors"
@@ -108,19 +105,15 @@ def test_frozen_layers_move_in_a_second_run(
         learning_rate=0.01,
         schedule="constant",
     )
-    result = train(recipe, tmp_path / "whole", data_dir)
-    top_1 = evaluate(tmp_path / "whole")["top_1"]
+    whole = tmp_path / "whole"
+    result = train(recipe, whole, data_dir)
+    top_1 = evaluate(whole)["top_1"]
     assert top_1 == pytest.approx(result["val_accuracy"], abs=1e-6)
-    trained, _ = load_trained_model(tmp_path / "whole")
+    trained, _ = load_trained_model(whole)
     assert moved_layers(trained, source) == ["logits"]
 
-    with monkeypatch.context() as patch:
-        # At the end of the first epoch, before its evaluation.
-        act_at(patch, [2], send_sigterm)
-        with pytest.raises(Preempted):
-            train(recipe, tmp_path / "resumed", data_dir)
-    train(recipe, tmp_path / "resumed", data_dir)
-    assert_same_run(tmp_path / "resumed", tmp_path / "whole")
+    # At the end of the first epoch, before its evaluation.
+    assert_resumes(whole, tmp_path / "resumed", recipe, data_dir, on_train_batch_end=2)
 
     weight_files.save(trained, initial)
     second = dataclasses.replace(recipe, freeze="", training_size=20, epochs=1)
@@ -131,7 +124,7 @@ def test_frozen_layers_move_in_a_second_run(
 
 @pytest.mark.jax
 @pytest.mark.slow
-def test_adapters_train_and_are_merged(two_blocks, data_dir, tmp_path, monkeypatch):
+def test_adapters_train_and_are_merged(two_blocks, data_dir, tmp_path):
     source = write_run(tmp_path / "source", RECIPE)
     recipe = dataclasses.replace(
         RECIPE,
@@ -143,11 +136,12 @@ def test_adapters_train_and_are_merged(two_blocks, data_dir, tmp_path, monkeypat
         weight_decay=0,
         epochs=2,
     )
-    result = train(recipe, tmp_path / "whole", data_dir)
+    whole = tmp_path / "whole"
+    result = train(recipe, whole, data_dir)
     # The model of the run has adapters, and this one has other kernels.
-    loss = evaluate(tmp_path / "whole")["loss"]
+    loss = evaluate(whole)["loss"]
     assert loss == pytest.approx(result["val_loss"], abs=1e-5)
-    trained, _ = load_trained_model(tmp_path / "whole")
+    trained, _ = load_trained_model(whole)
     moved = set()
     for weight, value in zip(source.weights, trained.get_weights(), strict=True):
         change = value - keras.ops.convert_to_numpy(weight)
@@ -160,12 +154,7 @@ def test_adapters_train_and_are_merged(two_blocks, data_dir, tmp_path, monkeypat
     adapted = ("reduce", "expand", "queries", "keys", "values", "logits")
     assert moved == {"logits/bias", *(f"{x}/kernel" for x in adapted)}
 
-    with monkeypatch.context() as patch:
-        act_at(patch, [1], send_sigterm)
-        with pytest.raises(Preempted):
-            train(recipe, tmp_path / "resumed", data_dir)
-    train(recipe, tmp_path / "resumed", data_dir)
-    assert_same_run(tmp_path / "resumed", tmp_path / "whole")
+    assert_resumes(whole, tmp_path / "resumed", recipe, data_dir, on_train_batch_end=1)
 
 
 @pytest.mark.jax

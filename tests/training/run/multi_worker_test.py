@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from processes import result_of
 from refusals import refused
-from training_runs import open_dataset, recipe_with
+from training_runs import RUN_FILES, open_dataset, recipe_with
 
 from lambdanet.training.data.sources import Shard
 from lambdanet.training.run import build, devices, logs
@@ -73,15 +73,7 @@ def test_workers_stop_together_and_resume(folder, ended):
 
 @pytest.mark.slow
 def test_only_chief_writes_and_prints(folder, ended):
-    assert sorted(file.name for file in (folder / "run").iterdir()) == [
-        "checkpoints",
-        "classes.txt",
-        "data.json",
-        "data_dir.txt",
-        "history.csv",
-        "logs",
-        "recipe.json",
-    ]
+    assert sorted(file.name for file in (folder / "run").iterdir()) == RUN_FILES
     assert not list(folder.glob("run/checkpoints/*temp*"))
     chief, other = (_log(folder, 0, worker) for worker in range(2))
     for word in ("Epoch", "batches"):

@@ -11,22 +11,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_equal_arrays, images, randomize_normalizations
+from helpers import assert_equal_arrays, images, randomize_normalizations, reloaded
 from refusals import refused
-from training_runs import recipe_with
+from training_runs import CONSTANT, ON_TENSORFLOW
 
 from lambdanet.training.run import build, lora
 from lambdanet.training.run.step import build_train_step, rematerialize
 
 pytestmark = pytest.mark.jax
-
-RECIPE = recipe_with(
-    "digits",
-    schedule="constant",
-    warmup_epochs=0,
-    weight_decay=0.0,
-    global_batch_size=8,
-)
 
 
 def _network():
@@ -37,12 +29,23 @@ def _network():
     return keras.Model(x, keras.layers.Dense(10, name="logits")(y))
 
 
-def _train(recipe, model, batches, labels):
+def _train(recipe, model, batches):
     """Returns the weights and metrics after a training step per batch."""
     build.compile_model(recipe, model, build.build_optimizer(recipe, model.weights, 10))
-    logs = [model.train_on_batch(batch, labels, return_dict=True) for batch in batches]
+    logs = [
+        model.train_on_batch(batch, np.arange(len(batch)), return_dict=True)
+        for batch in batches
+    ]
     assert int(model.optimizer.iterations) == len(batches)
     return [*model.get_weights(), *(np.array(list(log.values())) for log in logs)]
+
+
+def _trained(sizes=(4,), make=lambda _: _network(), **changes):
+    """Trains a new model of a recipe on a batch of images of each size."""
+    keras.utils.set_random_seed(0)
+    recipe = dataclasses.replace(CONSTANT, **changes)
+    batches = [np.array(images(8, size, size, 3)) for size in sizes]
+    return _train(recipe, make(recipe), batches)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +53,12 @@ def _train(recipe, model, batches, labels):
     [
         (keras.optimizers.SGD, {"momentum": 0.9}),
         (keras.optimizers.AdamW, {"weight_decay": 0.5}),
+        (keras.optimizers.Lion, {"weight_decay": 0.5}),
     ],
 )
 def test_step_equals_that_of_keras(kind, options):
     """To the bit: the decay is a power of two, as Keras multiplies it in another order."""
-    recipe = dataclasses.replace(RECIPE, optimizer=kind.__name__.lower(), **options)
+    recipe = dataclasses.replace(CONSTANT, optimizer=kind.__name__.lower(), **options)
     states = []
     for is_ours in (True, False):
         keras.utils.set_random_seed(0)
@@ -82,15 +86,10 @@ def test_step_equals_that_of_keras(kind, options):
     assert_equal_arrays(*states)
 
 
-def _clipped_step(**changes):
-    keras.utils.set_random_seed(0)
-    recipe = dataclasses.replace(RECIPE, clip_adaptive=0.1, clip_norm=0.2, **changes)
-    return _train(recipe, _network(), [np.array(images(8, 4, 4, 3))], np.arange(8))
+_clipped_step = functools.partial(_trained, clip_adaptive=0.1, clip_norm=0.2)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="needs tf.distribute"
-)
+@ON_TENSORFLOW
 def test_two_devices_with_one_batch_take_its_step(monkeypatch):
     """The sum, of which one part is computed, is clipped; each has half of the loss."""
     expected = _clipped_step()
@@ -117,13 +116,12 @@ def test_float16_takes_steps_of_float32():
 )
 def test_file_of_keras_has_an_optimizer_of_keras(tmp_path, changes):
     """Of its class, with the options and variables, where a user's callback saves it (`ModelCheckpoint`)."""
-    recipe = dataclasses.replace(RECIPE, weight_decay=0.1, layer_decay=0.5, **changes)
+    recipe = dataclasses.replace(CONSTANT, weight_decay=0.1, layer_decay=0.5, **changes)
     model = _network()
     build.compile_model(recipe, model, build.build_optimizer(recipe, model.weights, 10))
     for variable in model.optimizer.variables:
         variable.assign(keras.ops.ones(variable.shape))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
+    loaded = reloaded(model, tmp_path)
     assert_equal_arrays(
         map(np.array, [*loaded.weights, *loaded.optimizer.variables]),
         map(np.array, [*model.weights, *model.optimizer.variables]),
@@ -137,45 +135,38 @@ def test_file_of_keras_has_an_optimizer_of_keras(tmp_path, changes):
 )
 def test_accumulated_gradients_equal_large_batch(optimizer, precision):
     """Also where the size of the images changes, as with `sizes`, and with loss scaling."""
-    batches = [np.array(images(8, size, size, 3)) for size in (4, 4, 6)]
-    labels = np.array([1, 0, 3, 2, 9, 5, 5, 4])
-    states = []
-    for parts in (1, 4):
-        recipe = dataclasses.replace(
-            RECIPE,
+    states = [
+        _trained(
+            (4, 4, 6),
             accumulate_steps=parts,
             optimizer=optimizer,
             learning_rate=1e-2,
             mixed_precision=precision,
         )
-        keras.utils.set_random_seed(0)
-        states.append(_train(recipe, _network(), batches, labels))
+        for parts in (1, 4)
+    ]
     assert_equal_arrays(*states, rtol=1e-5, atol=1e-6)
 
 
 def test_float16_skips_steps_that_are_not_finite():
     model = _network()
     before = model.get_weights()
-    recipe = dataclasses.replace(RECIPE, mixed_precision="float16")
-    _train(recipe, model, [np.full([8, 4, 4, 3], np.inf)], np.arange(8))
+    recipe = dataclasses.replace(CONSTANT, mixed_precision="float16")
+    _train(recipe, model, [np.full([8, 4, 4, 3], np.inf)])
     assert_equal_arrays(model.get_weights(), before)
     assert int(model.optimizer.inner_optimizer.iterations) == 0
 
 
 def test_parts_of_batch_have_different_dropout():
     """The seed is drawn from for each part, and so are other masks: no sum of gradients is as with one."""
-    x = keras.Input([64])
-    y = keras.layers.Dense(1, use_bias=False, name="logits")(
-        keras.layers.Dropout(0.5)(x)
-    )
-    model = keras.Model(x, y)
-    model.get_layer("logits").kernel.assign(np.zeros([64, 1]))
-    recipe = dataclasses.replace(RECIPE, learning_rate=1.0, momentum=0.0)
+    last = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input([64]), keras.layers.Dropout(0.5), last])
+    recipe = dataclasses.replace(CONSTANT, learning_rate=1.0, momentum=0.0)
     model.compile(build.build_optimizer(recipe, model.weights, 10), "mse")
     model.train_step = build_train_step(model, 3)
     model.train_on_batch(np.ones([3, 64], np.float32), np.ones([3, 1], np.float32))
     # The gradient of a weight is -2 times its mask, 0 or 2, in the mean of three parts.
-    kept = np.array(model.get_layer("logits").kernel)[:, 0] * 3 / 4
+    kept = np.array(last.kernel)[:, 0] * 3 / 4
     np.testing.assert_allclose(kept, kept.round(), atol=1e-5)
     assert set(kept.round()) == {0, 1, 2, 3}
 
@@ -183,21 +174,22 @@ def test_parts_of_batch_have_different_dropout():
 @pytest.mark.slow
 def test_rematerialized_blocks_train_as_plain_ones(two_blocks):
     """Weights, moving statistics and metrics after two steps with dropout and stochastic depth."""
-    batches = [np.array(images(8, 16, 16, 3))] * 2
-    states = []
-    for remat in (False, True):
-        recipe = dataclasses.replace(
-            RECIPE,
+
+    def make(recipe):
+        return randomize_normalizations(build.build_model(recipe))
+
+    states = [
+        _trained(
+            (16, 16),
+            make,
             stochastic_depth_rate=0.5,
             dropout_rate=0.3,
             input_size=16,
             learning_rate=0.1,
             remat=remat,
         )
-        keras.utils.set_random_seed(0)
-        model = build.build_model(recipe)
-        randomize_normalizations(model)
-        states.append(_train(recipe, model, batches, np.arange(8)))
+        for remat in (False, True)
+    ]
     assert_equal_arrays(*states, rtol=1e-5, atol=1e-6)
 
 
@@ -205,18 +197,17 @@ def test_rematerialized_blocks_train_as_plain_ones(two_blocks):
 def test_frozen_weights_stay_in_rematerialized_blocks(two_blocks):
     """In bfloat16, to which they are cast where they are read; TensorFlow's gradients cannot."""
     options = {"remat": True, "mixed_precision": "bfloat16", "input_size": 16}
-    recipe = dataclasses.replace(RECIPE, **options, start_from="x", lora_rank=2)
+    recipe = dataclasses.replace(CONSTANT, **options, start_from="x", lora_rank=2)
     model = build.build_model(recipe)
     lora.enable_lora(model, 2)
     frozen = [v for v in model.weights if not v.trainable and "moving" not in v.path]
     before = [np.array(v) for v in frozen]
-    labels = np.array([1, 0, 3, 2])
     step = functools.partial(_train, recipe, model, [np.array(images(4, 16, 16, 3))])
     if keras.config.backend() == "tensorflow":
         with refused("remat must be false on TensorFlow with frozen weights"):
-            step(labels)
+            step()
         return
-    step(labels)
+    step()
     assert len(frozen) > 4
     assert_equal_arrays(map(np.array, frozen), before)
 
@@ -224,20 +215,16 @@ def test_frozen_weights_stay_in_rematerialized_blocks(two_blocks):
 def test_rematerialized_blocks_are_computed_twice():
     """Their activation is in the computation of the gradients twice, and not so in a plain one."""
     model = _network()
+    values = [v.value for v in model.weights]
     counts = []
     for call in (functools.partial(type(model).call, model), rematerialize(model)):
-        weights, state = (
-            [v.value for v in vs]
-            for vs in (model.trainable_variables, model.non_trainable_variables)
-        )
 
-        def loss(weights, x, call=call, state=state):
-            variables = [*model.trainable_variables, *model.non_trainable_variables]
-            pairs = list(zip(variables, [*weights, *state], strict=True))
-            with keras.StatelessScope(pairs):
+        def loss(values, x, call=call):
+            pairs = zip(model.weights, values, strict=True)
+            with keras.StatelessScope(list(pairs)):
                 return keras.ops.sum(call(x, training=True))
 
-        counts.append(_count(loss, weights, np.ones([2, 4, 4, 3], np.float32)))
+        counts.append(_count(loss, values, np.ones([2, 4, 4, 3], np.float32)))
     assert counts[0] > 0 and counts[1] > counts[0]
 
 

@@ -16,9 +16,8 @@ import tensorflow as tf
 from pyarrow import parquet
 from refusals import refused
 from sklearn import metrics
-from training_runs import IN_FOLDERS, act_at, assert_same_run, send_sigterm
+from training_runs import IN_FOLDERS, ON_TENSORFLOW, assert_resumes
 
-from lambdanet.errors import Preempted
 from lambdanet.training.data import records
 from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
@@ -55,8 +54,7 @@ RECIPE = dataclasses.replace(
 
 def write_table(path, rows):
     with path.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerows(rows)
+        csv.writer(file).writerows(rows)
 
 
 def split_of(number):
@@ -304,26 +302,9 @@ def test_files_of_an_evaluation_are_those_of_scikit_learn(tmp_path):
 
 @pytest.mark.jax
 @pytest.mark.slow
-def test_stopped_run_resumes_to_same_weights(run, recipe, tmp_path, monkeypatch):
+def test_stopped_run_resumes_to_same_weights(run, recipe, tmp_path):
     """Stopped within an epoch, with the counts of its metric, and in the evaluation of the next."""
-    for event, steps in (("on_train_batch_end", [2]), ("on_test_batch_end", [8])):
-        with monkeypatch.context() as patch, pytest.raises(Preempted):
-            act_at(patch, steps, send_sigterm, event)
-            train(recipe, tmp_path)
-    train(recipe, tmp_path)
-    assert_same_run(tmp_path, run)
-
-
-@pytest.fixture(scope="module")
-def served(run, tmp_path_factory):
-    from lambdanet.training.serving.export import export
-
-    return export(run, tmp_path_factory.mktemp("served") / "model")
-
-
-ON_TENSORFLOW = pytest.mark.skipif(
-    keras.config.backend() == "jax", reason="exports need TensorFlow"
-)
+    assert_resumes(run, tmp_path, recipe, on_train_batch_end=2, on_test_batch_end=8)
 
 
 @ON_TENSORFLOW

@@ -7,13 +7,13 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from helpers import write_picture
 from PIL import Image
 from refusals import refused
 from sklearn.metrics import jaccard_score
-from training_runs import IN_FOLDERS, act_at, assert_same_run, send_sigterm, write_run
+from training_runs import IN_FOLDERS, ON_TENSORFLOW, assert_resumes, write_run
 
 import lambdanet
-from lambdanet.errors import Preempted
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.tasks.segmentation import MaskIoU, MaskLoss
@@ -52,12 +52,11 @@ def pictures(tmp_path_factory):
     root = tmp_path_factory.mktemp("pictures")
     random = np.random.default_rng(0)
     for split, count in (("train", 32), ("validation", 12)):
-        for folder in ("images", "masks"):
-            (root / split / folder).mkdir(parents=True)
+        (root / split / "masks").mkdir(parents=True)
         for number in range(count):
             mask = draw_mask(random, 24, 20 + 8 * (number % 2))
-            picture = Image.fromarray(COLORS[mask % 255])
-            picture.save(root / split / "images" / f"{number}.png")
+            file = root / split / "images" / f"{number}.png"
+            write_picture(file, COLORS[mask % 255])
             palette = Image.fromarray(mask)
             palette.putpalette(list(range(256)) * 3)
             palette.save(root / split / "masks" / f"{number}.png")
@@ -212,10 +211,8 @@ def write_pictures(root, images, masks):
     """Writes the same pictures for training and validation."""
     for split in ("train", "validation"):
         for folder, arrays in (("images", images), ("masks", masks)):
-            (root / split / folder).mkdir(parents=True)
             for number, array in enumerate(arrays):
-                file = root / split / folder / f"{number}.png"
-                Image.fromarray(np.uint8(array)).save(file)
+                write_picture(root / split / folder / f"{number}.png", array)
     (root / "classes.txt").write_text("\n".join(NAMES))
 
 
@@ -251,18 +248,10 @@ def test_evaluation_is_a_count_by_hand(tmp_path, monkeypatch):
 
 @pytest.mark.jax
 @pytest.mark.slow
-def test_stopped_run_resumes_to_same_weights(run, pictures, tmp_path, monkeypatch):
-    for event, steps in (("on_train_batch_end", [2]), ("on_test_batch_end", [8])):
-        with monkeypatch.context() as patch, pytest.raises(Preempted):
-            act_at(patch, steps, send_sigterm, event)
-            train(RECIPE, tmp_path, str(pictures))
-    train(RECIPE, tmp_path, str(pictures))
-    assert_same_run(tmp_path, run)
-
-
-ON_TENSORFLOW = pytest.mark.skipif(
-    keras.config.backend() == "jax", reason="exports need TensorFlow"
-)
+def test_stopped_run_resumes_to_same_weights(run, pictures, tmp_path):
+    assert_resumes(
+        run, tmp_path, RECIPE, str(pictures), on_train_batch_end=2, on_test_batch_end=8
+    )
 
 
 def segmenter_of_windows(name, num_classes, **_):
@@ -311,11 +300,17 @@ def test_windows_are_joined_by_their_logits(windows, tmp_path, monkeypatch):
     np.testing.assert_array_equal(found, logits.argmax(-1))
 
 
-@pytest.fixture(scope="module")
-def served(run, tmp_path_factory):
-    from lambdanet.training.serving.export import export
+@ON_TENSORFLOW
+def test_pictures_of_an_export_keep_their_size(tmp_path):
+    """Those of its comparison are windows; of stripes of a pixel, a smaller picture would be gray."""
+    from lambdanet.training.serving import comparison
 
-    return export(run, tmp_path_factory.mktemp("served") / "model")
+    stripes = np.full([48, 80, 3], 10, np.uint8)
+    stripes[:, ::2] = 181
+    write_pictures(tmp_path, [stripes] * 3, [stripes[..., 0] // 181] * 3)
+    recipe = dataclasses.replace(RECIPE, input_size=32, num_classes=4)
+    found = comparison.evaluation_pictures(recipe, str(tmp_path)).images
+    np.testing.assert_array_equal(found, [stripes[8:40, 24:56]] * 3)
 
 
 @ON_TENSORFLOW

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The export of the run of a file."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def served(run, tmp_path_factory):
+    from lambdanet.training.serving.export import export
+
+    return export(run, tmp_path_factory.mktemp("served") / "model")
