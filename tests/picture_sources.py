@@ -4,7 +4,7 @@
 The picture `number` has the level 4 x number and the class `number % 3`, in training and in evaluation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,19 @@ def numbers(batches: Any) -> list[list[int]]:
         np.testing.assert_array_equal(labels, batch % CLASSES)
         found.append(batch.tolist())
     return found
+
+
+def assert_good_in_place(
+    batches: list[list[int]], whole: list[list[int]], lost: Collection[int]
+) -> None:
+    """Asserts that batches have the numbers of whole ones, but for those that are lost, in their places."""
+    for batch, undamaged in zip(batches, whole, strict=True):
+        good = [number for number in undamaged if number not in lost]
+        # Those that can be read are repeated in turn, by their slots.
+        assert batch == [
+            number if number in good else good[slot % len(good)]
+            for slot, number in enumerate(undamaged)
+        ]
 
 
 def write_folder(root: Path, count: int = COUNT) -> dict[str, Any]:

@@ -70,6 +70,14 @@ def small_model(
     return keras.Model(images, builder.classifier(embedding, num_classes))
 
 
+def linear_model(
+    shape: tuple[int, ...], num_classes: int, *layers: keras.layers.Layer
+) -> keras.Model:
+    """Returns a model of images of one shape, whose classifier follows these layers."""
+    head = keras.layers.Flatten(), keras.layers.Dense(num_classes)
+    return keras.Sequential([keras.Input(shape), *layers, *head], name="linear")
+
+
 def timm_shapes(model: Any) -> dict[str, tuple[int, ...]]:
     """Returns the names and shapes of the tensors of timm's network of the same name."""
     return {rule.tensor: rule.shape for rule in timm_rules.network_rules(model)}

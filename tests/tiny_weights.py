@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file of weights with the metadata that published ones have, and random tensors of timm's networks."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -24,16 +25,38 @@ def random_timm_tensors(model: keras.Model) -> dict[str, np.ndarray]:
     return tensors
 
 
-def write_tiny_weights(folder: Path) -> keras.Model:
-    """Writes tiny.safetensors and names.txt, of two classes at 16 pixels, and returns the model."""
-    model = zoo.create_model("lambda_resnet_tiny", num_classes=2)
+def write_tiny_weights(
+    folder: Path, class_names: Sequence[str] = ("cat", "dog"), **changes: str
+) -> keras.Model:
+    """Writes tiny.safetensors, for 16 pixels, and names.txt.
+
+    Args:
+      folder: the folder of both files.
+      class_names: the names of the classes.
+      **changes: other metadata.
+
+    Returns:
+      The model.
+    """
+    model = zoo.create_model("lambda_resnet_tiny", num_classes=len(class_names))
     randomize_normalizations(model)
     texts = {
         "input_size": "16",
         "mean": "0.3, 0.4, 0.5",
         "std": "0.2, 0.25, 0.3",
-        "num_classes": "2",
+        "num_classes": str(len(class_names)),
     }
-    weight_files.save(model, folder / "tiny.safetensors", texts)
-    (folder / "names.txt").write_text("cat\ndog\n")
+    weight_files.save(model, folder / "tiny.safetensors", texts | changes)
+    (folder / "names.txt").write_text("\n".join(class_names))
     return model
+
+
+def export_words(folder: Path, out: Path) -> list[str]:
+    """Returns the words of a command that exports these weights."""
+    return [
+        "export",
+        "--model=lambda_resnet_tiny",
+        f"--weights={folder / 'tiny.safetensors'}",
+        f"--class_names={folder / 'names.txt'}",
+        f"--out={out}",
+    ]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of predictions in files: formats, kinds of inputs, continued runs, and unreadable pictures."""
 
-import csv
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from helpers import write_picture
+from prediction_files import read_predictions
 from refusals import refused
 
 from lambdanet import cli
@@ -66,17 +66,8 @@ def _read(folder):
     """Returns the names and top classes in the files of predictions."""
     found = {}
     for path in sorted(folder.glob("predictions-*")):
-        if path.suffix == ".csv":
-            for row in csv.DictReader(path.read_text().splitlines()):
-                top = (row["class"], float(row["probability"]))
-                found.setdefault(row["image"], []).append(top)
-        elif path.suffix == ".jsonl":
-            for line in map(json.loads, path.read_text().splitlines()):
-                if "error" in line:
-                    found[line["image"]] = line["error"]
-                else:
-                    top = zip(line["classes"], line["probabilities"], strict=True)
-                    found[line["image"]] = list(top)
+        if path.suffix in (".csv", ".jsonl"):
+            found |= read_predictions(path)
         else:
             for text in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
                 fields = tf.train.Example.FromString(text).features.feature

@@ -32,8 +32,8 @@ def pictures(tmp_path_factory):
     root = tmp_path_factory.mktemp("pictures")
     for channel, (name, count) in enumerate(CONFIDENT.items()):
         for index in range(count):
-            color = [0, 0, 0]
-            color[channel] = 255 - 6 * index  # in descending order of confidence
+            # In descending order of confidence.
+            color = (255 - 6 * index) * np.eye(3)[channel]
             ending = ("png", "bmp")[index % 2]
             write_picture(root / name / f"{index:02d}.{ending}", color)
     for index in range(GRAY):
@@ -112,8 +112,9 @@ def test_balanced_records_of_the_most_confident(labeled):
 
 
 def test_hard_labels_and_the_mean_per_class(color_teacher, pictures, tmp_path):
-    call = {"min_confidence": 0.5, "label_mode": "hard"}
-    manifest = pseudo_label(color_teacher, str(pictures), tmp_path, **call)
+    manifest = pseudo_label(
+        color_teacher, str(pictures), tmp_path, min_confidence=0.5, label_mode="hard"
+    )
     assert manifest["records_of_each_class"] == 6  # of 19 in 3
     found = _records(tmp_path)
     assert sorted(label for label, _, _ in found) == [0] * 6 + [1] * 6 + [2] * 6
@@ -178,9 +179,8 @@ def test_run_that_ended_while_writing_continues(
 def test_wrong_argument_is_one_line(
     color_teacher, pictures, tmp_path, arguments, message
 ):
-    call = {"data": str(pictures), "out": tmp_path / "out", **arguments}
     with refused(message):
-        pseudo_label(color_teacher, **call)
+        pseudo_label(color_teacher, str(pictures), tmp_path / "out", **arguments)
     assert not list(tmp_path.rglob("pseudo-*"))
 
 

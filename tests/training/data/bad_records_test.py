@@ -3,13 +3,20 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import damage_record
-from picture_sources import RECIPE, numbers, write_folder, write_tfds, write_tfrecord
+from picture_sources import (
+    RECIPE,
+    assert_good_in_place,
+    numbers,
+    write_folder,
+    write_tfds,
+    write_tfrecord,
+)
 from refusals import refused
+from small_models import linear_model
 from training_runs import open_dataset
 
 from lambdanet.training.data.bad_records import BadRecords, prepare_in_groups
@@ -64,13 +71,7 @@ def test_training_batches_keep_place_and_size(pictures, whole, capfd):
     bad = BadRecords(limit=3)
     shown = numbers(open_dataset(FOLDER, pictures, bad).train())
     assert [len(batch) for batch in shown] == [4] * 8
-    for batch, undamaged in zip(shown, whole, strict=True):
-        good = [number for number in undamaged if number not in (2, 5, 11)]
-        # Those that can be read are repeated in turn, by their slots.
-        assert batch == [
-            number if number in good else good[slot % len(good)]
-            for slot, number in enumerate(undamaged)
-        ]
+    assert_good_in_place(shown, whole, (2, 5, 11))
     assert sorted(bad.names) == paths
     assert capfd.readouterr().out.count("skipped ") == 3
 
@@ -224,7 +225,6 @@ def test_deleted_record_file_ends_run(tmp_path, role):
 @pytest.mark.jax
 def test_split_without_valid_images_is_rejected(pictures):
     _damage(pictures, "validation", *range(COUNT))
-    layers = [keras.layers.Flatten(), keras.layers.Dense(3)]
-    model = keras.Sequential([keras.Input([8, 8, 3]), *layers])
+    model = linear_model((8, 8, 3), 3)
     with refused("no image of the split can be read"):
         list(outputs(model.predict_on_batch, open_dataset(FOLDER, pictures).eval()))

@@ -13,7 +13,15 @@ import pytest
 import tensorflow as tf
 from helpers import damage_record, idx
 from pages import PAGES
-from picture_sources import COUNT, FILES, RECIPE, numbers, pixels, write_tfrecord
+from picture_sources import (
+    COUNT,
+    FILES,
+    RECIPE,
+    assert_good_in_place,
+    numbers,
+    pixels,
+    write_tfrecord,
+)
 from programs.run_page import BLOCK
 from refusals import refused
 from training_runs import open_dataset
@@ -70,9 +78,7 @@ def test_other_records_keep_place_beside_damaged_ones(copy, whole):
     lost = range(3 * EACH + 1, 4 * EACH)
     bad = BadRecords(limit=len(lost))
     batches = numbers(open_dataset(RECORDS, copy, bad).train())
-    for batch, undamaged in zip(batches, whole, strict=True):
-        good = [number for number in undamaged if number not in lost]
-        assert [a for a, b in zip(batch, undamaged, strict=True) if b in good] == good
+    assert_good_in_place(batches, whole, lost)
     # Of three epochs.
     assert sorted(bad.names) == [f"{file.name}:{number}" for number in range(1, EACH)]
     assert numbers(open_dataset(RECORDS, copy).train(5)) == batches[5:]

@@ -14,7 +14,8 @@ from ai_edge_litert.compiled_model import CompiledModel
 from ai_edge_litert.interpreter import Interpreter
 from helpers import assert_close, noise, write_picture
 from refusals import refused
-from tiny_weights import write_tiny_weights
+from small_models import linear_model
+from tiny_weights import export_words, write_tiny_weights
 from training_runs import run_exported
 
 from lambdanet import (
@@ -184,18 +185,8 @@ def weights(tmp_path_factory, two_blocks):
     return root
 
 
-def _words(weights, out):
-    return [
-        "export",
-        "--model=lambda_resnet_tiny",
-        f"--weights={weights / 'tiny.safetensors'}",
-        f"--class_names={weights / 'names.txt'}",
-        f"--out={out}",
-    ]
-
-
 def test_weights_are_calibrated_on_a_folder(weights, tmp_path, capsys):
-    words = _words(weights, tmp_path / "out")
+    words = export_words(weights, tmp_path / "out")
     folder = weights / "pictures"
     assert cli.main([*words, f"--format={FORMAT}", f"--calibration={folder}"]) == 0
     printed = capsys.readouterr()
@@ -224,7 +215,7 @@ def test_wrong_calibration_is_refused(weights, tmp_path, capsys, options, messag
     for number in range(40):
         write_picture(tmp_path / "one" / f"{number}.png", (0, 0, 0))
     words = [option.format(folder=tmp_path) for option in options]
-    assert cli.main([*_words(weights, tmp_path / "out"), *words]) == 2
+    assert cli.main([*export_words(weights, tmp_path / "out"), *words]) == 2
     assert message.format(folder=tmp_path) in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -269,13 +260,11 @@ def test_layers_keep_the_range_of_8_bits(layer, tmp_path):
 
 
 @pytest.fixture
-def flat_export(tmp_path):
+def linear_export(tmp_path):
     """A function that exports a model of 4 by 4 pictures, with a layer before its classifier."""
 
     def export(layer, format=FORMAT):
-        images = keras.Input([4, 4, 3])
-        x = keras.layers.Flatten()(layer(images))
-        model = keras.Model(images, keras.layers.Dense(2)(x), name="flat")
+        model = linear_model((4, 4, 3), 2, layer)
         arguments = model, tmp_path, 4, MEAN, STD, ["a", "b"], format
         export_runtimes.write(*arguments, calibration=_noise(64, size=4))
 
@@ -283,20 +272,20 @@ def flat_export(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_api_needs_calibration_for_this_format_alone(flat_export):
+def test_api_needs_calibration_for_this_format_alone(linear_export):
     with refused("calibration must be left out for the format 'litert', got 'noise'"):
-        flat_export(keras.layers.ReLU(), "litert")
+        linear_export(keras.layers.ReLU(), "litert")
 
 
-def test_operator_without_8_bits_is_named(flat_export):
+def test_operator_without_8_bits_is_named(linear_export):
     layer = keras.layers.Lambda(lambda x: tf.math.floormod(x, 0.3))
     with refused(
-        f"'flat' cannot be written as {FORMAT}: these operations have no 8-bit form: .*FloorMod"
+        f"'linear' cannot be written as {FORMAT}: these operations have no 8-bit form: .*FloorMod"
     ):
-        flat_export(layer)
+        linear_export(layer)
 
 
-def test_model_that_is_another_in_8_bits_is_refused(flat_export):
+def test_model_that_is_another_in_8_bits_is_refused(linear_export):
     """The range of the large numbers leaves nothing of the small ones, which decide."""
 
     def pad_and_cut(x):
@@ -305,5 +294,5 @@ def test_model_that_is_another_in_8_bits_is_refused(flat_export):
 
     keras.utils.set_random_seed(0)
     layer = keras.layers.Lambda(pad_and_cut)
-    with refused(f"'flat' cannot be written as {FORMAT}: compared with Keras"):
-        flat_export(layer)
+    with refused(f"'linear' cannot be written as {FORMAT}: compared with Keras"):
+        linear_export(layer)

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from helpers import noise, write_picture
 from refusals import refused
+from small_models import linear_model
 from training_runs import run_exported, write_run
 
 from lambdanet import GlobalAttention, HaloAttention, LambdaLayer, cli, configs
@@ -21,6 +22,7 @@ from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.serving import comparison, export_runtimes
 
 MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
+SHAPE = (4, 4, 3)
 NAMES = [f"class {index}" for index in range(7)]
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -32,14 +34,9 @@ def model():
     keras.utils.set_random_seed(0)
     x = images = keras.Input([20, 20, 3])
     x = keras.layers.Conv2D(32, 3, strides=2, activation="relu")(x)
-    x = keras.layers.ReLU()(
-        keras.layers.BatchNormalization()(LambdaLayer(32, scope=5)(x))
-    )
-    x = keras.layers.ReLU()(
-        keras.layers.BatchNormalization()(
-            HaloAttention(32, block_size=4, halo_size=1)(x)
-        )
-    )
+    halo = HaloAttention(32, block_size=4, halo_size=1)
+    for layer in (LambdaLayer(32, scope=5), halo):
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(layer(x)))
     x = keras.layers.GlobalAveragePooling2D()(x)
     return keras.Model(images, keras.layers.Dense(7)(x), name="both")
 
@@ -157,8 +154,7 @@ def test_8_bit_weights_are_smaller_and_close(exported):
 
 
 def test_gray_model_takes_rgb_pictures(tmp_path):
-    images = keras.Input([4, 4, 1])
-    flat = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(images)))
+    flat = linear_model((4, 4, 1), 2)
     export_runtimes.write(flat, tmp_path, 4, (0.0,), (1.0,), ["a", "b"])
     pictures = noise(2, 4, 4, 3)
     gray = tf.image.rgb_to_grayscale(tf.constant(pictures, tf.float32) / 255.0)
@@ -171,12 +167,8 @@ def test_gray_model_takes_rgb_pictures(tmp_path):
     [(tf.math.bessel_i0, "BesselI0"), (lambda x: x / 0.0 * 0.0, "not numbers")],
 )
 def test_what_litert_does_not_compute_is_named(tmp_path, function, message):
-    images = keras.Input([4, 4, 3])
-    spectrum = keras.layers.Lambda(function, output_shape=(4, 4, 3))(images)
-    odd = keras.Model(
-        images, keras.layers.Dense(2)(keras.layers.Flatten()(spectrum)), name="odd"
-    )
-    with refused(f"model 'odd' cannot be written as litert_int8: .*{message}"):
+    odd = linear_model(SHAPE, 2, keras.layers.Lambda(function, output_shape=SHAPE))
+    with refused(f"model 'linear' cannot be written as litert_int8: .*{message}"):
         export_runtimes.write(
             odd, tmp_path, 4, MEAN, STD, ["a", "b"], format="litert_int8"
         )
@@ -185,8 +177,7 @@ def test_what_litert_does_not_compute_is_named(tmp_path, function, message):
 
 def test_other_logits_than_of_keras_are_refused(tmp_path, monkeypatch):
     """A converter shifts them by two thousandths of their deviation."""
-    images = keras.Input([4, 4, 3])
-    flat = keras.Model(images, keras.layers.Dense(2)(keras.layers.Flatten()(images)))
+    flat = linear_model(SHAPE, 2)
     shift = 2e-3 * _logits(flat, comparison.random_pictures(4).images).std()
     sizes = set()
 

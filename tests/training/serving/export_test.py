@@ -12,8 +12,10 @@ import tensorflow as tf
 from helpers import assert_equal_arrays, noise, randomize_normalizations
 from processes import output_of
 from refusals import refused
+from small_models import linear_model
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
+from tiny_weights import export_words, write_tiny_weights
 
 import lambdanet
 from lambdanet import cli
@@ -29,7 +31,7 @@ from lambdanet.training.serving.export import (
 from lambdanet.training.serving.exported_model import load_classifier
 from lambdanet.training.serving.trained_weights import TrainedModel
 
-SIZE, MEAN, STD, CROP = 24, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9
+SIZE, MEAN, STD, CROP = 24, (0.3, 0.4, 0.5), (0.2, 0.25, 0.3), 0.9
 NAMES = [f"class {index}" for index in range(7)]
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
@@ -48,15 +50,13 @@ def small_model(num_classes=7, last=None):
     )
 
 
-def lambda_model():
-    return lambdanet.create_model("lambda_resnet_tiny", num_classes=7)
+def lambda_model(num_classes=7):
+    return lambdanet.create_model("lambda_resnet_tiny", num_classes=num_classes)
 
 
 def export_small(out, model=None, class_names=NAMES, **options):
     model = small_model() if model is None else model
-    return export_saved_model(
-        model, out, options.pop("input_size", SIZE), MEAN, STD, class_names, **options
-    )
+    return export_saved_model(model, out, SIZE, MEAN, STD, class_names, **options)
 
 
 def dtypes_computed(saved_model):
@@ -85,35 +85,24 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tiny_weights(tmp_path_factory):
-    """Weights with preprocessing in their metadata, like those of `lambdanet convert`."""
-    path = tmp_path_factory.mktemp("tiny") / "tiny.safetensors"
-    texts = {
-        "mean": "0.4, 0.5, 0.6",
-        "std": "0.2, 0.25, 0.3",
-        "interpolation": "bicubic",
-        "crop_fraction": "0.9",
-    }
-    keras.utils.set_random_seed(1)
-    model = lambda_model()
-    randomize_normalizations(model)
-    weight_files.save(model, path, {**texts, "input_size": str(SIZE)})
-    return model, path
+    """A model, and the folder of its weights, like those of `lambdanet convert`."""
+    folder = tmp_path_factory.mktemp("tiny")
+    model = write_tiny_weights(
+        folder,
+        NAMES,
+        input_size=str(SIZE),
+        interpolation="bicubic",
+        crop_fraction="0.9",
+    )
+    return model, folder
 
 
 @pytest.fixture(scope="module")
-def tiny_served(tiny_weights, tmp_path_factory):
-    """The folder with `served`, the export of these weights."""
-    folder = tmp_path_factory.mktemp("tiny")
-    (folder / "names.txt").write_text("\n".join(NAMES), encoding="utf-8")
-    words = [
-        "--model=lambda_resnet_tiny",
-        f"--weights={tiny_weights[1]}",
-        f"--out={folder / 'served'}",
-    ]
+def tiny_served(tiny_weights):
+    """The same folder, with `served`, the export of these weights."""
+    folder = tiny_weights[1]
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        assert (
-            cli.main(["export", *words, f"--class_names={folder / 'names.txt'}"]) == 0
-        )
+        assert cli.main(export_words(folder, folder / "served")) == 0
     assert "exported lambda_resnet_tiny (7 classes, 24 px) to" in shown.getvalue()
     return folder
 
@@ -211,9 +200,7 @@ def test_float32_keeps_partly_frozen_layers():
 
 
 def test_model_of_gray_images(tmp_path):
-    model = keras.Sequential(
-        [keras.Input([8, 8, 1]), keras.layers.Flatten(), keras.layers.Dense(3)]
-    )
+    model = linear_model((8, 8, 1), 3)
     out = export_saved_model(
         model, tmp_path / "served", 8, (0.5,), (0.25,), ["a", "b", "c"]
     )
@@ -294,10 +281,6 @@ def test_failed_export_leaves_nothing(tmp_path, monkeypatch, error, raised):
     assert list(tmp_path.iterdir()) == []
 
 
-def embedding():
-    return lambdanet.create_model("lambda_resnet_tiny", num_classes=0)
-
-
 def tf_keras_model():
     tf_keras = pytest.importorskip("tf_keras")
     return tf_keras.Sequential([tf_keras.Input([None, None, 3])])
@@ -316,7 +299,10 @@ def head_of(*shape):
         (lambda: small_model(6), r"logits \[b, 7\] for 7 class names, got \(None, 6\)"),
         (lambda: head_of(9, 9), "must accept images"),
         (lambda: head_of(None, None), "must be logits"),
-        (embedding, "must have a classifier, got 'lambda_resnet_tiny' with num_cl"),
+        (
+            lambda: lambda_model(0),
+            "must have a classifier, got 'lambda_resnet_tiny' with num_cl",
+        ),
     ],
 )
 def test_other_models_are_refused(tmp_path, make, message):
@@ -327,24 +313,21 @@ def test_other_models_are_refused(tmp_path, make, message):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("names", "message"),
     [
-        (
-            {"class_names": ["two\nlines"] * 7},
-            r"a name of one line in UTF-8, got 'two\\nlines'",
-        ),
-        ({"class_names": ["alone"]}, "class_names must be two or more, got"),
+        (["two\nlines"] * 7, r"a name of one line in UTF-8, got 'two\\nlines'"),
+        (["alone"], "class_names must be two or more, got"),
     ],
 )
-def test_wrong_arguments_are_refused(tmp_path, options, message):
-    model = small_model(len(options.get("class_names", NAMES)))
+def test_wrong_class_names_are_refused(tmp_path, names, message):
     with refused(message):
-        export_small(tmp_path / "served", model, **options)
+        export_small(tmp_path / "served", small_model(len(names)), names)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_without_metadata_are_rejected(tiny_weights, tmp_path):
-    model, path = tiny_weights
+    model, folder = tiny_weights
+    path = folder / "tiny.safetensors"
     two = tmp_path / "two.txt"
     two.write_text("a\nb\n")
     plain = tmp_path / "plain.safetensors"

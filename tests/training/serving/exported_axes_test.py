@@ -8,10 +8,9 @@ import re
 from functools import partial
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_near
+from helpers import assert_near, images
 from small_models import small_model
 
 from lambdanet import (
@@ -50,35 +49,27 @@ FAMILIES = [
 ]
 
 
-def lambda_layer(options, **kwargs):
-    return LambdaLayer(16, **translate(options), **kwargs)
+def lambda_layer(**options):
+    """Returns a function that creates a layer of a local scope, unless the options have another."""
+    return lambda: LambdaLayer(16, **translate({"scope": 5, **options}))
 
 
 LAYERS = {
-    "lambda": {},
-    "blocked": {"implementation": "blocked"},
-    "pooled": {"strides": 2, "pool_size": 3},
-    "multi_head": {"multi_head": True, "intra_depth": 2},
-    "biased": {
-        "scope": None,
-        "position_bias": True,
-        "query_normalization": "softmax",
-    },
-    "causal": {"causal": 1},
-    "causal_l2": {"causal": 1, "strides": 2, "key_normalization": "l2"},
+    "lambda": lambda_layer(),
+    "blocked": lambda_layer(implementation="blocked"),
+    "pooled": lambda_layer(strides=2, pool_size=3),
+    "multi_head": lambda_layer(multi_head=True, intra_depth=2),
+    "biased": lambda_layer(
+        scope=None, position_bias=True, query_normalization="softmax"
+    ),
+    "causal": lambda_layer(causal=1),
+    "causal_l2": lambda_layer(causal=1, strides=2, key_normalization="l2"),
 }
 MAP_LAYERS = {
-    "conv": {"intra_depth": 2, "implementation": "conv"},
-    "depthwise_conv": {"intra_depth": 2, "implementation": "depthwise_conv"},
-    "causal_along_second": {"causal": 2, "multi_head": True, "intra_depth": 2},
+    "conv": lambda_layer(intra_depth=2, implementation="conv"),
+    "depthwise_conv": lambda_layer(intra_depth=2, implementation="depthwise_conv"),
+    "causal_along_second": lambda_layer(causal=2, multi_head=True, intra_depth=2),
 }
-LAYERS, MAP_LAYERS = (
-    {
-        name: partial(lambda_layer, {"scope": 5, **options})
-        for name, options in layers.items()
-    }
-    for layers in (LAYERS, MAP_LAYERS)
-)
 MAP_LAYERS |= {
     "unstructured": partial(LambdaLayer, 16, position="unstructured", intra_depth=2),
     "halo": partial(HaloAttention, 16, block_size=4, halo_size=1),
@@ -163,10 +154,6 @@ def _check_onnx(content):
 CHECKS = {"litert": _check_litert, "onnx": _check_onnx}
 
 
-def _inputs(batch, size):
-    return np.random.default_rng(batch).normal(size=[batch, *size, 8]).astype("float32")
-
-
 def _cases(names, daily):
     """Returns each name with each format, of which some are tried each day and the others once a week."""
     cases = []
@@ -193,12 +180,12 @@ def test_layers_have_four_axes_and_equal_keras_in_any_batch(name, format):
     keras.utils.set_random_seed(0)
     size, make = MODELS[name]
     model = make()
-    model(_inputs(1, size))
+    model(images(1, *size, 8))
     content = _converted(_function(model, size), format)
     CHECKS[format](content)
     run = export_runtimes.FORMATS[format].load(content)
     for batch in (1, 2, 7):
-        x = _inputs(batch, size)
+        x = images(batch, *size, 8).numpy()
         found = run(x)
         expected = model(x)
         assert found.keys() == expected.keys()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of `predict` with a model of known outputs: printed, drawn and tabulated; and of wrong inputs."""
 
-import csv
-import json
 import math
 import os
 import re
@@ -14,6 +12,7 @@ import pytest
 import tensorflow as tf
 from helpers import noise, program, write_picture
 from PIL import Image
+from prediction_files import read_predictions
 from refusals import refused
 
 from lambdanet import cli
@@ -23,23 +22,17 @@ from lambdanet.training.serving.predict import predict
 RED = (250, 40, 0)
 
 
-@pytest.fixture
-def served(color_teacher):
-    """A classifier of colors, whose logits are twice the normalized means of the channels."""
-    return color_teacher
-
-
 def expected_probabilities(color):
     """Returns the softmax of the normalized color."""
     powers = [math.exp(2 * (channel / 255 - 0.5) / 0.5) for channel in color]
     return [power / sum(powers) for power in powers]
 
 
-def test_predictions_are_printed_in_descending_order(served, tmp_path, capsys):
+def test_predictions_are_printed_in_descending_order(color_teacher, tmp_path, capsys):
     reddish = write_picture(tmp_path / "reddish.png", RED)
     wide = np.broadcast_to((10, 60, 200), (7, 300, 3))
     bluish = write_picture(tmp_path / "blu\nish.bmp", wide)
-    first, second = predict(served, [reddish, bluish], top=2)
+    first, second = predict(color_teacher, [reddish, bluish], top=2)
 
     red, green, _ = expected_probabilities(RED)
     _, less_green, blue = expected_probabilities((10, 60, 200))
@@ -60,7 +53,7 @@ def test_predictions_are_printed_in_descending_order(served, tmp_path, capsys):
     assert printed.err == ""
 
 
-def test_each_image_gets_its_own_picture(served, tmp_path):
+def test_each_image_gets_its_own_picture(color_teacher, tmp_path):
     images = [
         write_picture(tmp_path / "a" / "x.png", RED),
         write_picture(tmp_path / "b" / "x.png", (0, 255, 0)),
@@ -68,7 +61,7 @@ def test_each_image_gets_its_own_picture(served, tmp_path):
         write_picture(tmp_path / "out" / "x_prediction.png", (1, 2, 3)),
     ]
     before = images[3].read_bytes()
-    results = predict(served, images, out=tmp_path / "out")
+    results = predict(color_teacher, images, out=tmp_path / "out")
     drawn = [result["picture"] for result in results]
     assert [os.path.basename(path) for path in drawn] == [
         "x_prediction_2.png",
@@ -84,21 +77,21 @@ def test_each_image_gets_its_own_picture(served, tmp_path):
     ]
     assert colors[:2] == [RED, (0, 255, 0)]
     # A second run replaces its own.
-    assert predict(served, images, out=tmp_path / "out") == results
+    assert predict(color_teacher, images, out=tmp_path / "out") == results
     assert len(os.listdir(tmp_path / "out")) == 5
 
 
 @pytest.mark.parametrize("ending", ["csv", "JSONL"])
-def test_second_run_replaces_the_table(served, tmp_path, ending):
+def test_second_run_replaces_the_table(color_teacher, tmp_path, ending):
     images = [write_picture(tmp_path / name, RED) for name in ("a.png", 'b"\n.png')]
     out = tmp_path / f"table.{ending}"
     truncated(tmp_path / "0.png")
     out.touch()  # an empty file, as of `mktemp`
-    predict(served, images[1:], out=out)
+    predict(color_teacher, images[1:], out=out)
     expected = out.read_bytes()
-    predict(served, [tmp_path / "0.png", *images], out=out, top=2)
+    predict(color_teacher, [tmp_path / "0.png", *images], out=out, top=2)
     assert out.read_bytes() != expected
-    predict(served, images[1:], out=out)
+    predict(color_teacher, images[1:], out=out)
     assert out.read_bytes() == expected
 
 
@@ -114,26 +107,28 @@ def test_second_run_replaces_the_table(served, tmp_path, ending):
         ("x_prediction.png", lambda path: write_picture(path, RED)),
     ],
 )
-def test_files_of_the_user_are_not_replaced(served, tmp_path, capsys, name, make):
+def test_files_of_the_user_are_not_replaced(
+    color_teacher, tmp_path, capsys, name, make
+):
     folder = tmp_path / "out"
     folder.mkdir()
     make(folder / name)
     before = (folder / name).stat().st_mtime_ns
     out = folder if name.endswith("png") else folder / name
     with refused(f"out '.*{name}' exists, and this command did not write it"):
-        predict(served, write_picture(tmp_path / "x.png", RED), out=out)
+        predict(color_teacher, write_picture(tmp_path / "x.png", RED), out=out)
     assert (folder / name).stat().st_mtime_ns == before
     assert os.listdir(folder) == [name] and capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("name", ["x.txt", "x.csv.gz", "x.png"])
-def test_other_endings_of_out_are_refused(served, tmp_path, name):
+def test_other_endings_of_out_are_refused(color_teacher, tmp_path, name):
     image = write_picture(tmp_path / "image.png", RED)
     with refused(f"out must be a folder, or .* in .csv or .jsonl, got '.*{name}'"):
-        predict(served, image, out=tmp_path / name)
+        predict(color_teacher, image, out=tmp_path / name)
     assert os.listdir(tmp_path) == ["image.png"]
     (tmp_path / name).mkdir()  # an existing folder may have any name
-    assert predict(served, image, out=tmp_path / name)[0]["picture"]
+    assert predict(color_teacher, image, out=tmp_path / name)[0]["picture"]
 
 
 def test_drawn_pixels_and_bars():
@@ -183,12 +178,16 @@ def damaged(path):
         ("missing.png", lambda path: None, "an existing file"),
     ],
 )
-def test_unreadable_image_is_skipped(served, tmp_path, capsys, name, spoil, message):
+def test_unreadable_image_is_skipped(
+    color_teacher, tmp_path, capsys, name, spoil, message
+):
     first = write_picture(tmp_path / "good.png", RED)
     last = write_picture(tmp_path / "last.png", RED)
     spoil(tmp_path / name)
     message = f"image must be {message}.*, got '.*{name}'"
-    results = predict(served, [first, tmp_path / name, last], out=tmp_path / "out")
+    results = predict(
+        color_teacher, [first, tmp_path / name, last], out=tmp_path / "out"
+    )
     found = [os.path.basename(result["image"]) for result in results]
     assert found == ["good.png", name, "last.png"]
     assert sorted(results[1]) == ["error", "image"]
@@ -197,12 +196,12 @@ def test_unreadable_image_is_skipped(served, tmp_path, capsys, name, spoil, mess
     assert printed.err.count("\n") == 1
     assert re.search(message, printed.err)
     with refused(message):
-        predict(served, [tmp_path / name])
+        predict(color_teacher, [tmp_path / name])
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_table_of_a_folder(served, tmp_path, capsys, ending):
+def test_table_of_a_folder(color_teacher, tmp_path, capsys, ending):
     colors = {
         "a.png": RED,
         "b\nc.webp": (10, 200, 60),
@@ -213,32 +212,24 @@ def test_table_of_a_folder(served, tmp_path, capsys, ending):
     truncated(tmp_path / "in" / "half.png")
     (tmp_path / "in" / "notes.txt").touch()
     out = tmp_path / "new" / f"table.{ending}"
-    results = predict(served, tmp_path / "in", out=out, top=2)
+    results = predict(color_teacher, tmp_path / "in", out=out, top=2)
     printed = capsys.readouterr()
     assert "of 3 images" in printed.out
     assert "notes.txt" in printed.err and "half.png" in printed.err
     read = [result["image"] for result in results if "top" in result]
     assert [os.path.relpath(path, tmp_path / "in") for path in read] == list(colors)
-    if ending == "csv":
-        with open(out, newline="") as file:
-            rows = [
-                (row["image"], row["class"], float(row["probability"]))
-                for row in csv.DictReader(file)
-            ]
-    else:
-        rows = []
-        for line in map(json.loads, out.read_text().split("\n")[:-1]):
-            if "error" in line:
-                assert line.keys() == {"image", "error"}
-                assert "half.png" in line["image"]
-                continue
-            for pair in zip(line["classes"], line["probabilities"], strict=True):
-                rows.append((line["image"], *pair))
-    assert rows == [
-        (result["image"], name, pytest.approx(probability, rel=1e-5))
+    expected = {
+        result["image"]: [
+            (name, pytest.approx(probability, rel=1e-5))
+            for name, probability in result["top"]
+        ]
         for result in results
-        for name, probability in result.get("top", [])
-    ]
+        if "top" in result
+    }
+    found = read_predictions(out)
+    if ending == "jsonl":
+        assert isinstance(found.pop(str(tmp_path / "in" / "half.png")), str)
+    assert found == expected
 
 
 def foreign(path):
@@ -284,7 +275,7 @@ def test_other_saved_models_are_rejected(tmp_path, make, message):
         ),
     ],
 )
-def test_wrong_arguments_are_refused(served, tmp_path, capsys, options, message):
+def test_wrong_arguments_are_refused(color_teacher, tmp_path, capsys, options, message):
     picture = write_picture(tmp_path / "good.png", RED)
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "empty").mkdir()
@@ -293,16 +284,16 @@ def test_wrong_arguments_are_refused(served, tmp_path, capsys, options, message)
         is_text = isinstance(value, str)
         given[name] = value.replace("DIR", str(tmp_path)) if is_text else value
     with refused(message):
-        predict(served, **{"images": picture, **given})
+        predict(color_teacher, **{"images": picture, **given})
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow
-def test_command_runs_without_keras_and_models(served, tmp_path):
+def test_command_runs_without_keras_and_models(color_teacher, tmp_path):
     """And prints one line for a truncated image, without TensorFlow's own messages."""
     write_picture(tmp_path / "red.png", RED)
     truncated(tmp_path / "half.png")
-    command = program("predict_without_keras.py", served, "red.png", "half.png")
+    command = program("predict_without_keras.py", color_teacher, "red.png", "half.png")
     command["env"].pop("TF_CPP_MIN_LOG_LEVEL")
     done = subprocess.run(**command, cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr
@@ -315,10 +306,10 @@ def test_command_runs_without_keras_and_models(served, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_command_exits_with_1_for_an_unreadable_image(served, tmp_path, capsys):
+def test_command_exits_with_1_for_an_unreadable_image(color_teacher, tmp_path, capsys):
     truncated(tmp_path / "half.png")
     write_picture(tmp_path / "good.png", RED)
-    assert cli.main(["predict", f"--saved_model={served}", str(tmp_path)]) == 1
+    assert cli.main(["predict", f"--saved_model={color_teacher}", str(tmp_path)]) == 1
     printed = capsys.readouterr()
     assert printed.out.startswith(str(tmp_path / "good.png"))
     assert (
