@@ -54,6 +54,9 @@ def files_of(package: str) -> list[Path]:
     )
 
 
+FILES = [path for package in PACKAGES for path in files_of(package)]
+
+
 def module_of(path: Path) -> str:
     """Returns the dotted name under which a file is imported."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every flag of every command has an effect beside each other one, or is refused."""
 
-import importlib
 import itertools
 
 import pytest
-from limits import DETECTION
+from all_commands import COMMANDS
 from refusals import refused
 
-from lambdanet import cli
 from lambdanet.command_line import check_combination, parse, run_command
 
 # Flags of which each has an effect beside each other one, in sets that are as large as possible; "*" is an
@@ -74,10 +72,6 @@ python -m lambdanet.detection.train: experiment mode=eval model_dir enable_async
 python -m benchmarks.layers: peers_python
 python -m benchmarks.models: * peers_python
 """
-BENCHMARKS = "layers models rates tables tpu_speeds device.__main__"
-MODULES = [f"lambdanet.detection.{name}" for name in DETECTION]
-MODULES += [f"benchmarks.{name}" for name in BENCHMARKS.split()]
-COMMANDS = [importlib.import_module(module).COMMAND for module in MODULES]
 REFUSED = "needs|left out|must be (none|empty|1, except|tensorflow with)"
 
 
@@ -94,9 +88,7 @@ def _words(values):
     return [x if name == "*" else f"--{name}={x}" for name, x in values.items()]
 
 
-@pytest.mark.parametrize(
-    "command", [*cli.COMMANDS, *COMMANDS], ids=lambda command: command.invocation
-)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.invocation)
 def test_pairs_of_flags_have_an_effect_or_are_refused(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path / "home"))

@@ -11,7 +11,6 @@ from refused_commands import assert_refused
 
 from lambdanet.detection import check
 from lambdanet.detection.data import annotations
-from lambdanet.detection.serving.coco_table import average_precision
 
 MASK = {"size": [10, 20], "counts": [0, 200]}
 SQUARE = [[2, 1, 8, 1, 8, 5, 2, 5]]
@@ -194,24 +193,3 @@ def test_check_program(tmp_path, capsys):
     words[1] = f"--images={tmp_path}"
     status = check.command_line.main(check.COMMAND, words)
     assert_refused(status, "image 7: file '.*seven.jpg' does not exist", capsys)
-
-
-@pytest.mark.parametrize("first", [0, 1, "a"])
-def test_ids_of_annotations_change_no_precision(first):
-    """pycocotools takes 0 for no match, and no texts: a perfect detector has 100 with any ids."""
-    ids = [first, 5, 9]
-    boxes = [[10 * k, 10 * k, 8 + k, 8] for k in range(3)]
-    content = {
-        "images": [{"id": 0, "file_name": "a.jpg", "height": 64, "width": 64}],
-        "categories": [{"id": 1, "name": "cat"}],
-        "annotations": [
-            dict(id=k, image_id=0, category_id=1, iscrowd=0, area=64, bbox=box)
-            for k, box in zip(ids, boxes, strict=True)
-        ],
-    }
-    results = [
-        {"image_id": 0, "category_id": 1, "score": 0.9, "bbox": box} for box in boxes
-    ]
-    table = average_precision(content, results)
-    assert table["box"]["AP"] == pytest.approx(1)
-    assert [item["id"] for item in content["annotations"]] == ids

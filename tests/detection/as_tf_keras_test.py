@@ -30,10 +30,10 @@ def network(**options):
     return lambdanet.create_model(NAME, num_classes=4, input_size=64, **options)
 
 
-def compiled(model, optimizer=None):
+def compiled(model):
     loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(
-        optimizer or tf_keras.optimizers.SGD(0.05, momentum=0.9),
+        tf_keras.optimizers.SGD(0.05, momentum=0.9),
         loss,
         metrics=["accuracy"],
     )

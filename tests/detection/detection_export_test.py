@@ -81,17 +81,19 @@ def run(params, model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def exported(run, tmp_path_factory):
-    annotations = tmp_path_factory.mktemp("names") / "instances.json"
-    categories = [
-        {"id": number, "name": name} for number, name in enumerate(NAMES) if number
-    ]
-    annotations.write_text(
-        json.dumps({"images": [], "annotations": [], "categories": categories})
-    )
-    return saved_model.export(
-        run, annotations.parent / "model", annotation_file=annotations
-    )
+def shapes(tmp_path_factory):
+    return write_shapes(tmp_path_factory.mktemp("data") / "shapes", train=1, val=3)
+
+
+@pytest.fixture(scope="module")
+def annotations(shapes):
+    return os.path.join(shapes, "annotations", "instances_val.json")
+
+
+@pytest.fixture(scope="module")
+def exported(run, annotations, tmp_path_factory):
+    out = tmp_path_factory.mktemp("exported") / "model"
+    return saved_model.export(run, out, annotation_file=annotations)
 
 
 @pytest.fixture(scope="module")
@@ -249,11 +251,6 @@ def test_load_weights_refuses_another_model(params, model, tmp_path):
         model_dir.load_weights(model, params, other)
 
 
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory):
-    return write_shapes(tmp_path_factory.mktemp("data") / "shapes", train=1, val=3)
-
-
 def test_predict_refuses(exported, shapes, tmp_path):
     image = os.path.join(shapes, "val", "000001.jpg")
     tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
@@ -315,9 +312,8 @@ def loaded_once(loaded, monkeypatch):
 
 
 def test_evaluate_program_prints_the_table(
-    exported, loaded_once, shapes, tmp_path, capsys
+    exported, loaded_once, shapes, annotations, tmp_path, capsys
 ):
-    annotations = os.path.join(shapes, "annotations", "instances_val.json")
     words = [
         f"--saved_model={exported}",
         f"--annotations={annotations}",

@@ -164,3 +164,16 @@ def test_table_counts_images_without_detections():
     assert found["box"]["AP"] == pytest.approx(51 / 101, abs=1e-5)
     table = average_precision(truth, [])
     assert set(table) == {"box"} and table["box"]["AP"] == 0
+
+
+@pytest.mark.parametrize("first", [0, 1, "a"])
+def test_ids_of_annotations_change_no_precision(first):
+    """pycocotools takes 0 for no match, and no texts: a perfect detector has 100 with any ids."""
+    ids = [first, 5, 9]
+    boxes = [[10 * k, 10 * k, 8 + k, 8] for k in range(3)]
+    truth = _truth(*boxes)
+    for number, item in zip(ids, truth["annotations"], strict=True):
+        item["id"] = number
+    table = average_precision(truth, [_found(box) for box in boxes])
+    assert table["box"]["AP"] == pytest.approx(1)
+    assert [item["id"] for item in truth["annotations"]] == ids

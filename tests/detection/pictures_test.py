@@ -18,6 +18,7 @@ from lambdanet.detection.model_garden import task_factory
 from lambdanet.detection.run import train_step
 from lambdanet.detection.serving.saved_model import ModelGardenModule
 from lambdanet.training.data import image_files
+from lambdanet.training.data.records import write_records
 
 SIDE = 64
 # Of ImageNet.
@@ -87,9 +88,8 @@ def record(contents, height=SIDE, width=SIDE, number=17):
 
 
 def write(path, *files, **options):
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for contents in files:
-            writer.write(record(contents, **options))
+    examples = [record(contents, **options) for contents in files]
+    write_records(str(path), examples)
     return str(path)
 
 
@@ -124,9 +124,11 @@ def routes(params, tmp_path_factory):
             found[f"{key}, {part}"] = [
                 images[0] * SPREAD + MEAN for images, _ in batches
             ]
-    size = {"batch_size": None, "input_image_size": [SIDE, SIDE]}
     detector = ModelGardenModule(
-        params=params["mask"], model=keras.Sequential(), **size
+        params=params["mask"],
+        model=keras.Sequential(),
+        batch_size=None,
+        input_image_size=[SIDE, SIDE],
     )
     found["serving"] = (
         detector.preprocess(tf.constant(list(FILES.values())))[0] * SPREAD + MEAN

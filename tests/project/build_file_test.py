@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import source_tree
-from source_tree import PACKAGES, ROOT
+from source_tree import FILES, PACKAGES, ROOT
 
 
 def _glob(include: list[str], exclude: tuple[str, ...] | list[str] = ()) -> list[str]:
@@ -44,8 +44,7 @@ def test_every_source_file_is_in_exactly_one_target(targets):
         src for target in targets.values() for src in target.get("srcs", [])
     )
     mains = {target["main"] for target in targets.values() if "main" in target}
-    expected = [path for package in PACKAGES for path in source_tree.files_of(package)]
-    assert set(count) == set(_relative([*expected, *(ROOT / "tests").glob("**/*.py")]))
+    assert set(count) == set(_relative([*FILES, *(ROOT / "tests").glob("**/*.py")]))
     assert {src: n for src, n in count.items() if n != 1 and src not in mains} == {}
 
 

@@ -39,17 +39,9 @@ def build(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
         checkout / "docs",
         ignore=shutil.ignore_patterns(*GENERATED, "notebooks"),
     )
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "--fail-on-warning",
-        "--keep-going",
-        "--quiet",
-    ]
-    done = subprocess.run(
-        [*command, "docs", "site"], cwd=checkout, capture_output=True, text=True
-    )
+    words = ["--fail-on-warning", "--keep-going", "--quiet", "docs", "site"]
+    command = [sys.executable, "-m", "sphinx", *words]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
     return checkout / "site", done
 
 

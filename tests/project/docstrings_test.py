@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import source_tree
 import tensorflow as tf
-from source_tree import ROOT
+from source_tree import FILES, ROOT
 
 import lambdanet
 from lambdanet import configs
@@ -42,11 +42,6 @@ PROGRAMS = {
 }
 
 
-FILES = [
-    path for package in source_tree.PACKAGES for path in source_tree.files_of(package)
-]
-
-
 def _examples() -> dict[str, str]:
     """Returns the docstrings with examples, as `module:name`."""
     found = {}
@@ -74,14 +69,12 @@ class Checker(doctest.OutputChecker):
 def names():
     return {
         **{name: getattr(lambdanet, name) for name in lambdanet.__all__},
-        **{
-            "lambdanet": lambdanet,
-            "configs": configs,
-            "device": device,
-            "keras": keras,
-            "np": np,
-            "tf": tf,
-        },
+        "lambdanet": lambdanet,
+        "configs": configs,
+        "device": device,
+        "keras": keras,
+        "np": np,
+        "tf": tf,
         "recipe": configs.get_recipe("digits"),
         "model": lambdanet.create_model("lambda_resnet_tiny", num_classes=1000),
         "images": tf.zeros([1, 32, 32, 3]),

@@ -17,7 +17,7 @@ from source_tree import ROOT
 
 import lambdanet
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = PAGES["README.md"]
 FIGURES = ROOT / "docs" / "figures"
 LINKED = PAGES | {path.name: path.read_text() for path in ROOT.glob("*.md")}
 # Drawings that no program writes any more.
@@ -61,7 +61,7 @@ def _contents(drawing: Path) -> tuple[list[str], list[float]]:
     text = re.sub(
         r'\b(?:id|xlink:href|clip-path)="[^"]*"',
         "",
-        drawing.read_text(encoding="utf-8"),
+        drawing.read_text(),
     )
     pieces = re.split(r"(-?\d+(?:\.\d+)?)", text)
     return pieces[::2], [float(piece) for piece in pieces[1::2]]
@@ -79,31 +79,25 @@ def test_links_exist(page):
     text = LINKED[page]
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", text):
         linked = (ROOT / page).parent / target if target else ROOT / page
-        assert anchor in anchors_of(linked.read_text(encoding="utf-8")), anchor
+        assert anchor in anchors_of(linked.read_text()), anchor
     for link in re.findall(
         r'\]\((?!https?:)([^)#]+)\)|(?:src|srcset)="(?!https?:|../_static/)([^"]+)"',
         text,
     ):
         assert (ROOT / page).parent.joinpath("".join(link)).exists(), link
-    tests = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*_test.py")
-    )
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*_test.py"))
     for name in re.findall(r"`(test_\w+)`", text):
         assert f"def {name}(" in tests, name
 
 
 def test_detection_accuracy_is_that_of_the_results():
-    table = (
-        (ROOT / "docs" / "results" / "shapes.txt")
-        .read_text(encoding="utf-8")
-        .splitlines()
-    )
+    table = (ROOT / "docs" / "results" / "shapes.txt").read_text().splitlines()
     box, mask = (line.split()[1] for line in table[1:])
     assert f"{box} box AP and {mask} mask AP" in README
 
 
 def test_citation_names_this_version():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == lambdanet.__version__
     assert f'version = "{lambdanet.__version__}"' in (ROOT / "MODULE.bazel").read_text()
     assert citation["preferred-citation"]["title"] in README
@@ -111,9 +105,7 @@ def test_citation_names_this_version():
 
 def test_every_dependency_has_a_reason():
     """Each requirement of setup.cfg, except those for development, is in the table of dependencies."""
-    page = (ROOT / "docs" / "explanation" / "dependencies.md").read_text(
-        encoding="utf-8"
-    )
+    page = PAGES["docs/explanation/dependencies.md"]
     extras = {
         "": SETUP["options"]["install_requires"],
         **SETUP["options.extras_require"],

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import source_tree
-from source_tree import PACKAGES, ROOT
+from source_tree import FILES, PACKAGES, ROOT
 
 # Which take tensors of tf.data.
 PICTURES = ("preprocessing.py", "tensorflow_squares.py")
@@ -32,11 +32,7 @@ def test_a_package_imports_only_packages_below(package):
 
 def test_folders_import_each_other_in_one_direction():
     """Inside a package too, where a file beside the folders counts as one."""
-    modules = {
-        source_tree.module_of(path): path
-        for package in PACKAGES
-        for path in source_tree.files_of(package)
-    }
+    modules = {source_tree.module_of(path): path for path in FILES}
     roots = {source_tree.files_of(package)[0].parent for package in PACKAGES}
     folders = {
         name: path if path.parent in roots else path.parent

@@ -8,12 +8,12 @@ An expression with a literal as its comment has that value, where `...` stands f
 A block of `text` right after one of `python` is what that prints.
 """
 
-import importlib
 import os
 import re
 import subprocess
 import sys
 
+import all_commands
 import pytest
 from engines import xla_flags
 from pages import PAGES, SETUP, commands_of, lines_of
@@ -21,26 +21,14 @@ from processes import output_of
 from programs.run_page import KERAS_3, programs, run_page
 from source_tree import ROOT
 
-from benchmarks.device import __main__ as device
 from lambdanet import cli, command_line, configs
 from lambdanet.configs.recipe import override
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.detection import check, evaluate, export, predict, shapes, train
 from lambdanet.models import zoo
 from lambdanet.models.names import check_model, list_models
 from lambdanet.models.weights import hub, pretrained, weight_files
 
-COMMANDS = {command.invocation: command for command in cli.COMMANDS}
-COMMANDS |= {
-    module.COMMAND.invocation: module.COMMAND
-    for module in (check, evaluate, export, predict, shapes, train, device)
-}
-COMMANDS |= {
-    f"python -m benchmarks.{path.stem}": importlib.import_module(
-        f"benchmarks.{path.stem}"
-    ).COMMAND
-    for path in (ROOT / "benchmarks").glob("[a-z]*.py")
-}
+COMMANDS = {command.invocation: command for command in all_commands.COMMANDS}
 # Train on several backends.
 LONG = ("docs/how-to/own_model_on_tpu.md", "docs/tutorials/keras_3_on_tpu.md")
 # In a sentence; earlier commits had others.

@@ -107,7 +107,8 @@ def test_files_of_an_evaluation(tmp_path, monkeypatch):
     p = [[0.76, 0.14, 0.1], [0.1, 0.28, 0.62], [0.36, 0.54, 0.1], [0.1, 0.16, 0.74]]
     task = task_of(recipe_with("digits", num_classes=3))
     found = task.measure([(np.log(p), np.array([0, 1, 0, 2]))], tmp_path)
-    names = {"class_names": ["cat", "dog", "owl"], "eval_names": lambda: "abcd"}
+    names = ["cat", "dog", "owl"]
+    dataset = SimpleNamespace(class_names=names, eval_names=lambda: "abcd")
     figures = []
     draw = confusion._png
 
@@ -116,7 +117,7 @@ def test_files_of_an_evaluation(tmp_path, monkeypatch):
         return draw(figure)
 
     monkeypatch.setattr(confusion, "_png", keep)
-    task.write(tmp_path, SimpleNamespace(**names), found, "title")
+    task.write(tmp_path, dataset, found, "title")
     written = (tmp_path / "wrong.csv").read_text()
     assert written == "image,class,predicted\nb,dog,owl\nc,cat,dog\n"
     axes, counts = figures[-1].axes

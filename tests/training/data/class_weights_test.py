@@ -5,9 +5,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from helpers import damage_record
+from helpers import damage_record, write_picture
 from picture_sources import RECIPE, pixels, write_folder
-from PIL import Image
 from refusals import refused
 from tensorflow.io import encode_png
 from training_runs import open_dataset
@@ -56,11 +55,10 @@ def test_weights_of_masks_are_bounded(tmp_path, capsys):
     mask[0, 0] = 2
     mask[-1] = 255
     for folder in ("images", "masks"):
-        (tmp_path / "train" / folder).mkdir(parents=True)
         for number in range(3):
             # Of other sizes, as masks are counted one by one.
-            picture = Image.fromarray(mask.T if number else mask)
-            picture.save(tmp_path / "train" / folder / f"{number}.png")
+            path = tmp_path / "train" / folder / f"{number}.png"
+            write_picture(path, mask.T if number else mask)
     (tmp_path / "classes.txt").write_text("sky\nroad\ncar\nboat\n")
     recipe = dataclasses.replace(
         BALANCED, dataset="folder", task="segmentation", augmentation="none"

@@ -8,7 +8,7 @@ import socket
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from helpers import assert_equal_arrays, noise, write_picture
+from helpers import assert_equal_arrays
 from picture_sources import LEVELS, RECIPE, numbers, write_tfds
 from refusals import refused
 from sklearn import datasets
@@ -137,27 +137,6 @@ def test_copies_differ_and_resume(grays):
     # Within the copies of an image: 7 x 20 = 46 x 3 + 2.
     twenty = open_dataset(recipe, grays, global_batch_size=20)
     _assert_equal(list(twenty.train())[7:], twenty.train(7))
-
-
-def test_machines_have_different_augmentation(tmp_path):
-    for kind in range(2):
-        for number in range(2):
-            path = tmp_path / "train" / str(kind) / f"{number}.png"
-            write_picture(path, np.roll(noise(40, 40, 3), kind))
-    changes = {
-        "dataset": "folder",
-        "num_classes": 2,
-        "eval_split": "train",
-        "augmentation": "crop_flip",
-        "global_batch_size": 4,
-    }
-    dataset = open_dataset(RECIPE, tmp_path, **changes)
-    left, right = (
-        next(iter(dataset.train(shard=Shard(index, 2, 2)))) for index in range(2)
-    )
-    # The same two pictures in the same order.
-    np.testing.assert_array_equal(left[1], right[1])
-    assert np.abs(left[0] - right[0]).max() > LEVELS
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@
 import contextlib
 import dataclasses
 import io
-import re
 
 import keras
 import numpy as np
 import pytest
 from helpers import write_picture
 from refusals import refused
+from refused_commands import assert_refused
 from training_runs import recipe_with, write_run
 
 from lambdanet import cli
@@ -219,9 +219,7 @@ def test_class_maps_that_are_rejected(pictures, tmp_path, content, message, caps
     if content is not None:
         path.write_text(content)
     run = tmp_path / "run"
-    assert _train(pictures, run, f"--class_map={path}") == 2
-    said = capsys.readouterr().err
-    assert re.search(message, said) and said.count("\n") == 1
+    assert_refused(_train(pictures, run, f"--class_map={path}"), message, capsys)
     assert not run.exists()
 
 

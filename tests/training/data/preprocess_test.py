@@ -14,6 +14,7 @@ from lambdanet.training.data import preprocess
 from lambdanet.training.data.image_bytes import Encoded
 
 MEAN, STD = (0.5, 0.25, 0.125), (0.5, 0.25, 2.0)
+PLAIN = (0.0,) * 3, (1.0,) * 3
 
 
 def test_image_of_input_size_is_only_normalized():
@@ -25,19 +26,19 @@ def test_image_of_input_size_is_only_normalized():
 def test_crop_keeps_central_square():
     image = np.zeros([10, 16, 3], np.uint8)
     image[1:9, 4:12] = 255  # the central 8 = 0.8 * 10 pixels
-    got = Preprocessing(4, [0.0] * 3, [1.0] * 3, 0.8)(image)
+    got = Preprocessing(4, *PLAIN, 0.8)(image)
     np.testing.assert_allclose(got, 1.0, rtol=1e-6)
 
 
 def test_crop_below_one_pixel_keeps_one():
-    got = Preprocessing(2, [0.0] * 3, [1.0] * 3, 0.1)(np.full([1, 3, 3], 51, np.uint8))
+    got = Preprocessing(2, *PLAIN, 0.1)(np.full([1, 3, 3], 51, np.uint8))
     np.testing.assert_allclose(got, 0.2, rtol=1e-6)
 
 
 def test_shrinking_averages_pixels():
     stripes = np.zeros([64, 64, 3], np.uint8)
     stripes[:, ::2] = 200
-    got = Preprocessing(8, [0.0] * 3, [1.0] * 3, 1.0)(stripes)
+    got = Preprocessing(8, *PLAIN, 1.0)(stripes)
     assert_close(got, 100 / 255, 0.02)
 
 

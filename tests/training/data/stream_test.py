@@ -2,6 +2,7 @@
 """Seeds of pictures of training, against the same in plain Python, and what a folder imports."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from picture_sources import RECIPE, write_folder
 from processes import run_code
@@ -11,8 +12,9 @@ from lambdanet.training.data import preprocess, stream
 from lambdanet.training.data.sources import Shard
 
 
-def test_seeds_are_of_the_pass_and_place_of_each_picture(tmp_path, monkeypatch):
-    """Of the second of two machines, which has six of twelve pictures."""
+@pytest.mark.parametrize("index", [0, 1])
+def test_seeds_are_of_the_pass_and_place_of_each_picture(index, tmp_path, monkeypatch):
+    """Of two machines, each of which has six of twelve pictures, and other seeds."""
 
     def show(image, recipe, seed):
         run, place = tf.unstack(seed)
@@ -25,9 +27,9 @@ def test_seeds_are_of_the_pass_and_place_of_each_picture(tmp_path, monkeypatch):
         "global_batch_size": 4,
         "std": (0.5,) * 3,
     }
-    batches = open_dataset(RECIPE, tmp_path, **changes).train(2, Shard(1, 2, 4))
+    batches = open_dataset(RECIPE, tmp_path, **changes).train(2, Shard(index, 2, 4))
     found = np.concatenate([images[:, 0, 0] for images, _ in batches])
-    expected = [[run, 5, 2 * place + 1] for run in range(3) for place in range(6)]
+    expected = [[run, 5, 2 * place + index] for run in range(3) for place in range(6)]
     np.testing.assert_allclose(255 / 2 * found, expected[4:], rtol=1e-5)
 
 
