@@ -145,7 +145,7 @@ def test_lambda_layers_equal_the_paper_equations(seed):
 def test_new_weights_hold_in_random_layers(seed):
     """In the form for inference, after a trace."""
     case = random_case(seed)
-    layer = lambdanet.LambdaLayer(**case.arguments)
+    layer = lambdanet.LambdaLayer(**translate(case.arguments))
     inputs = keras.Input(case.x.shape[1:])
     model = keras.Model(inputs, layer(inputs))
     fast = lambdanet.for_inference(model)
