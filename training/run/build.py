@@ -56,16 +56,13 @@ def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
       InputError: there is no such model, or it does not take these `model_options`.
     """
     task = task_of(recipe)
-    kernel_regularizer = None
-    if recipe.weight_decay and not recipe.decays_in_steps:
-        kernel_regularizer = keras.regularizers.L2(recipe.weight_decay / 2)
     arguments: dict[str, Any] = {
         "num_classes": recipe.num_classes,
         "input_size": None if any_size or task.any_size else recipe.input_size,
         "in_channels": len(recipe.mean),
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
-        "kernel_regularizer": kernel_regularizer,
+        "kernel_regularizer": _kernel_regularizer(recipe),
         "batch_norm": {
             "momentum": recipe.bn_momentum,
             "synchronized": recipe.sync_batch_norm,
@@ -82,6 +79,12 @@ def build_model(recipe: Recipe, any_size: bool = False) -> keras.Model:
     dtype = recipe.compute_dtype
     with compat.dtype_policy(f"mixed_{dtype}" if recipe.mixed_precision else dtype):
         return task.build({**arguments, **recipe.model_options})
+
+
+def _kernel_regularizer(recipe: Recipe) -> keras.regularizers.Regularizer | None:
+    if not recipe.weight_decay or recipe.decays_in_steps:
+        return None
+    return keras.regularizers.L2(recipe.weight_decay / 2)
 
 
 def build_schedule(
