@@ -87,6 +87,7 @@ def served(tmp_path_factory):
 def tiny_weights(tmp_path_factory):
     """A model, and the folder of its weights, like those of `lambdanet convert`."""
     folder = tmp_path_factory.mktemp("tiny")
+    keras.utils.set_random_seed(1)
     model = write_tiny_weights(
         folder,
         NAMES,
