@@ -348,8 +348,8 @@ def _classifier(
 
 def _to_litert(
     function: Function,
-    opset: int | None,
-    calibration: Pictures | None,
+    opset: int | None = None,
+    calibration: Pictures | None = None,
     int8: bool = False,
 ) -> bytes:
     concrete = function.get_concrete_function()
@@ -416,7 +416,7 @@ def _litert_runner(content: bytes) -> Runner:
 
 
 def _to_onnx(
-    function: Function, opset: int | None, calibration: Pictures | None
+    function: Function, opset: int | None = None, calibration: Pictures | None = None
 ) -> bytes:
     import tf2onnx
 
