@@ -26,8 +26,7 @@ def use_onednn() -> bool:
 
     Example:
       >>> import lambdanet
-      >>> lambdanet.use_onednn()
-      True
+      >>> is_used = lambdanet.use_onednn()
     """
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     if is_x86 and "tensorflow" not in sys.modules:

@@ -9,6 +9,7 @@ from lambdanet import HaloAttention, LambdaLayer, LinearAttention
 
 def with_positions(**options):
     """A function that makes a layer, whose relative positions have these arguments."""
+    options = {"name": "position", **options}
 
     def make(**kwargs):
         return LambdaLayer(
