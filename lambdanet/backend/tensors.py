@@ -31,6 +31,11 @@ def sizes(x: Tensor, has_batch: bool = True) -> list[Size]:
     return shape
 
 
+def is_numpy(x: object) -> bool:
+    """Returns whether x is an array of NumPy, whose values are known also where a backend compiles a call."""
+    return isinstance(x, np.ndarray)
+
+
 def per_axis(
     value: Any, rank: int, name: str = "a setting per axis"
 ) -> tuple[Any, ...]:

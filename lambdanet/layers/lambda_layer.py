@@ -7,7 +7,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet import errors
 from lambdanet.backend import Shape, Tensor, keras
-from lambdanet.backend.tensors import PerAxis, per_axis, sizes
+from lambdanet.backend.tensors import PerAxis, is_numpy, per_axis, sizes
 from lambdanet.layers import argument_checks as checks
 from lambdanet.layers import call_arguments, lambda_state, old_arguments
 from lambdanet.layers import position_argument as positions
@@ -276,6 +276,10 @@ class LambdaLayer(Layer):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._is_of_old_file:
             kwargs = old_arguments.rename_mask(kwargs)
+        for name in ("attention_mask", "padding_mask"):
+            # A tensor of its numbers 0 and 1 has unknown values where JAX compiles the call.
+            if is_numpy(kwargs.get(name)):
+                kwargs[name] = content_lambdas.as_boolean(kwargs[name], name)
         # Without any, Keras keeps the mask that it fills in with the call, and no graph can be cut before it.
         kwargs = kwargs or {"return_state": False}
         return super().__call__(*args, **kwargs)
