@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes TensorFlow compute by oneDNN on x86 processors for which it does not choose it by itself."""
+"""Makes TensorFlow compute by oneDNN on x86 processors where it leaves oneDNN off by default."""
 
 import os
 import platform

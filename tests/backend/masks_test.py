@@ -312,7 +312,7 @@ def test_embeddings_mask_calls(call, way, tmp_path):
     ],
 )
 def test_masks_of_pairs_given_as_keras_masks_are_refused(x, mask):
-    """Also where as many examples as queries give them the shape of a padding mask."""
+    """Even if there are as many examples as queries, so that the shape is that of a padding mask."""
     layer = LambdaLayer(8, 2, scope=5)
     with refused("^mask must be .*; attention_mask is what each query sees"):
         layer(x, mask=mask)
@@ -325,7 +325,7 @@ def test_a_mask_of_a_caller_is_that_of_keras():
     assert_equal(layer(x, mask=VISIBLE[:2]), expected)
     inputs = keras.Input([SIZE, 4]), keras.Input([SIZE], dtype="bool")
     model = keras.Model(inputs, layer(inputs[0], mask=inputs[1]))
-    # Also of as many examples as queries, as the model is called, and not the layer.
+    # As many examples as queries are fine here: the caller of the layer is the model.
     assert_equal(model([X, VISIBLE])[:2], expected)
     ((_, _, kwargs, _),) = compat.layer_calls(model)
     assert kwargs.keys() == {"mask"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where TensorFlow is told to compute by oneDNN: before its import, on x86, and not against the user."""
+"""Tests that oneDNN is turned on before TensorFlow is imported, on x86 alone, and never against the user."""
 
 import os
 import sys

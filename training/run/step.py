@@ -71,7 +71,7 @@ def _tensorflow_step(model: keras.Model, parts: int) -> Callable[..., Any]:
         )
 
     def add_gradients(images: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
-        # The height and width are unknown where evaluation has other ones: `sizes`.
+        # The height and width are unknown where evaluation has other ones: `training_size`.
         images, labels = (
             tf.reshape(x, tf.concat([[parts, -1], tf.shape(x)[1:]], axis=0))
             for x in (images, labels)
