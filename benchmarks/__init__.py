@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lambdanet.command_line import Command, announce_slow_imports
-from lambdanet.commands import command
+from lambdanet.core.command_line import Command, announce_slow_imports
+from lambdanet.core.commands import command
 
 # Some of the programs import Keras before they begin. In other processes, "-m" is replaced by then.
 if sys.argv[0] == "-m":

@@ -21,9 +21,9 @@ from benchmarks.interleaved.cases import (
 )
 from benchmarks.interleaved.comparison import Budget, Comparison
 from benchmarks.interleaved.results import Measurement
-from lambdanet import command_line, text_table
-from lambdanet.errors import InputError, invalid, unknown
-from lambdanet.files import writable_dir, write_output
+from lambdanet.core import command_line, text_table
+from lambdanet.core.errors import InputError, invalid, unknown
+from lambdanet.core.files import writable_dir, write_output
 
 # Groups of contenders that are compared: the prefixes of their names, and the reference.
 GROUPS = (

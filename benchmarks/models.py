@@ -19,9 +19,9 @@ from benchmarks.interleaved.model_contenders import Network
 from benchmarks.interleaved.report import number
 from benchmarks.interleaved.results import Measurement
 from benchmarks.layers import interpreter
-from lambdanet import command_line, text_table
-from lambdanet.errors import InputError, check_counts, check_known, invalid
-from lambdanet.files import writable_dir, write_output
+from lambdanet.core import command_line, text_table
+from lambdanet.core.errors import InputError, check_counts, check_known, invalid
+from lambdanet.core.files import writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
 from lambdanet.models.names import ModelInfo
 

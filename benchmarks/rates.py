@@ -15,15 +15,15 @@ from benchmarks.interleaved import results
 from benchmarks.interleaved.cases import HEADS, KEY_DIM, Case, cases
 from benchmarks.interleaved.contenders import Run, run_position_lambdas
 from lambdanet import backend as K
-from lambdanet import command_line
 from lambdanet.backend import Tensor, device
 from lambdanet.backend.device import Device, Speed
-from lambdanet.errors import check_counts
-from lambdanet.files import write_output
+from lambdanet.core import command_line
+from lambdanet.core.errors import check_counts
+from lambdanet.core.files import write_output
+from lambdanet.core.text_table import to_csv
 from lambdanet.ops import convolution, products
 from lambdanet.ops.kernels import choose_fastest
 from lambdanet.ops.position_term import Form, PositionTerm, Sizes
-from lambdanet.text_table import to_csv
 
 MAPS = (
     "7x7x512x8",

@@ -8,9 +8,9 @@ from decimal import Decimal
 
 from benchmarks import program
 from benchmarks.papers.sizes import TABLES, Row, Table
-from lambdanet import command_line, text_table
 from lambdanet.backend import compat
-from lambdanet.errors import check_known
+from lambdanet.core import command_line, text_table
+from lambdanet.core.errors import check_known
 from lambdanet.models import complexity, zoo
 
 UNITS = {"M": 10**6, "G": 10**9, "GiB": 2**30}

@@ -11,9 +11,9 @@ from tqdm import tqdm
 
 from benchmarks import program
 from benchmarks.papers.speeds import CORES, IMAGES, TABLES, SpeedRow, SpeedTable
-from lambdanet import command_line, text_table
 from lambdanet.cli.tpu_check import log
-from lambdanet.errors import check_known, invalid
+from lambdanet.core import command_line, text_table
+from lambdanet.core.errors import check_known, invalid
 from lambdanet.models import zoo
 from lambdanet.tpu_estimates import steps
 from lambdanet.tpu_estimates.check import DoesNotCompile, DoesNotFit, check_in_process

@@ -10,7 +10,7 @@ import pkgutil
 from pathlib import Path
 
 from lambdanet.configs.recipe import Recipe, read_json
-from lambdanet.errors import unknown
+from lambdanet.core.errors import unknown
 
 
 def list_recipes() -> list[str]:

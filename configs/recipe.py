@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from lambdanet.configs import recipe_values as v
-from lambdanet.errors import InputError, check_known, invalid, unreadable
+from lambdanet.core.errors import InputError, check_known, invalid, unreadable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeGuard, get_args, get_origin
 
-from lambdanet.errors import check_known, invalid
+from lambdanet.core.errors import check_known, invalid
 
 
 class Limit(NamedTuple):

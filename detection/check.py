@@ -3,8 +3,8 @@
 
 import sys
 
-from lambdanet import command_line
-from lambdanet.commands import RemoteFile, RemoteFolder, command
+from lambdanet.core import command_line
+from lambdanet.core.commands import RemoteFile, RemoteFolder, command
 
 
 def check(

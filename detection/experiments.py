@@ -12,6 +12,7 @@ Importing this module registers these experiments with Model Garden, and their b
 import functools
 from typing import Any
 
+from lambdanet.core.errors import check_known
 from lambdanet.detection.model_garden import (
     ExperimentConfig,
     decoders,
@@ -24,7 +25,6 @@ from lambdanet.detection.modeling.backbones import (
     LambdaResNet,
     MobileNetV2Lambda,
 )
-from lambdanet.errors import check_known
 from lambdanet.models import zoo
 from lambdanet.models.output_stride import NATIVE
 

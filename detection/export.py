@@ -4,9 +4,9 @@
 import sys
 from typing import Annotated
 
-from lambdanet import command_line
-from lambdanet.commands import Name, RemoteFile, RemoteFolder, command
-from lambdanet.errors import invalid
+from lambdanet.core import command_line
+from lambdanet.core.commands import Name, RemoteFile, RemoteFolder, command
+from lambdanet.core.errors import invalid
 
 
 def export_detector(

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from lambdanet import which_keras
+from lambdanet.core import which_keras
 
 which_keras.check_backend("lambdanet.detection", ("tensorflow",))
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Model Garden reads it too

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-from lambdanet import command_line
-from lambdanet.commands import Folder, RemoteFolder, command
-from lambdanet.errors import Unfinished
+from lambdanet.core import command_line
+from lambdanet.core.commands import Folder, RemoteFolder, command
+from lambdanet.core.errors import Unfinished
 
 
 def predict_objects(

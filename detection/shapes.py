@@ -3,8 +3,8 @@
 
 import sys
 
-from lambdanet import command_line
-from lambdanet.commands import Folder, command
+from lambdanet.core import command_line
+from lambdanet.core.commands import Folder, command
 
 
 def write(out: Folder, train: int = 1500, val: int = 200, seed: int = 0) -> None:

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-from lambdanet import command_line
-from lambdanet.commands import Name, RemoteFolder, Repeated, command
-from lambdanet.errors import check_known, invalid
-from lambdanet.onednn import use_onednn
+from lambdanet.core import command_line
+from lambdanet.core.commands import Name, RemoteFolder, Repeated, command
+from lambdanet.core.errors import check_known, invalid
+from lambdanet.core.onednn import use_onednn
 
 
 def train_detector(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet import explain as explain
     from lambdanet import ops as ops
-    from lambdanet.freed_memory import keep_memory as keep_memory
+    from lambdanet.core.freed_memory import keep_memory as keep_memory
+    from lambdanet.core.onednn import use_onednn as use_onednn
     from lambdanet.layers.attention import AxialAttention as AxialAttention
     from lambdanet.layers.attention import GlobalAttention as GlobalAttention
     from lambdanet.layers.attention import LinearAttention as LinearAttention
@@ -57,13 +58,12 @@ if TYPE_CHECKING:  # `as` marks the names as public for type checkers
     from lambdanet.models.weights.layer_rules import convert_layer as convert_layer
     from lambdanet.models.zoo import create_model as create_model
     from lambdanet.models.zoo import model_info as model_info
-    from lambdanet.onednn import use_onednn as use_onednn
     from lambdanet.tpu_estimates.check import tpu_check as tpu_check
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "lambdanet.freed_memory": ("keep_memory",),
+    "lambdanet.core.freed_memory": ("keep_memory",),
     "lambdanet.layers.attention": (
         "AxialAttention",
         "GlobalAttention",
@@ -100,7 +100,7 @@ _EXPORTS = {
     "lambdanet.models.as_tf_keras": ("as_tf_keras",),
     "lambdanet.models.weights.layer_rules": ("convert_layer",),
     "lambdanet.models.zoo": ("create_model", "model_info"),
-    "lambdanet.onednn": ("use_onednn",),
+    "lambdanet.core.onednn": ("use_onednn",),
     "lambdanet.tpu_estimates.check": ("tpu_check",),
 }
 _MODULES = {name: module for module, names in _EXPORTS.items() for name in names}

@@ -5,9 +5,9 @@ import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lambdanet import which_keras
 from lambdanet.backend import keras
-from lambdanet.errors import InputError, invalid
+from lambdanet.core import which_keras
+from lambdanet.core.errors import InputError, invalid
 
 if TYPE_CHECKING:
     from lambdanet.models.tf_keras_model import TfKerasModel

@@ -9,7 +9,7 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, check_count, check_natural, invalid
+from lambdanet.core.errors import InputError, check_count, check_natural, invalid
 from lambdanet.layers.argument_checks import check_rates
 from lambdanet.models.layer_builder import CLASSIFIER, DROPOUT, LayerBuilder
 from lambdanet.models.weights import tensor_files, trained_classes, weight_files

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from lambdanet.backend import Variable, compat, keras
 from lambdanet.backend.tensors import per_axis
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention

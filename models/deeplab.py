@@ -7,7 +7,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.tensors import sizes
-from lambdanet.errors import check_count, check_counts, invalid, is_integer
+from lambdanet.core.errors import check_count, check_counts, invalid, is_integer
 from lambdanet.layers.layer import Layer
 from lambdanet.models import zoo
 from lambdanet.models.layer_builder import LayerBuilder

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from lambdanet.backend import Tensor, keras
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.models.layer_builder import Architecture, LayerBuilder
 
 # The input size, and the width and depth of each stage relative to B0's, as in that library.

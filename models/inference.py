@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lambdanet import backend as K
-from lambdanet import which_keras
 from lambdanet.backend import compat, keras
-from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.core import which_keras
+from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.layers.batch_norm import (
     ChannelAffine,
     PooledBatchNormalization,

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from lambdanet import backend as K
-from lambdanet import which_keras
 from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import per_axis, sizes
-from lambdanet.errors import InputError, check_count, invalid
+from lambdanet.core import which_keras
+from lambdanet.core.errors import InputError, check_count, invalid
 from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.batch_norm import BatchNormalization
 from lambdanet.layers.lambda_layer import LambdaLayer

@@ -8,7 +8,7 @@ from typing import Any
 from keras_hub.models import FeaturePyramidBackbone
 
 from lambdanet.backend import compat, keras
-from lambdanet.errors import check_count, check_known
+from lambdanet.core.errors import check_count, check_known
 from lambdanet.layers.layer import check_unquantized
 from lambdanet.models import zoo
 from lambdanet.models.output_stride import NATIVE, last_by_stride

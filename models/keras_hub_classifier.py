@@ -11,7 +11,7 @@ from keras_hub.layers import ImageConverter
 from keras_hub.models import ImageClassifier, ImageClassifierPreprocessor
 
 from lambdanet.backend import Tensor, keras
-from lambdanet.errors import invalid
+from lambdanet.core.errors import invalid
 from lambdanet.models import preprocessing, zoo
 from lambdanet.models.classifier import decode_predictions
 from lambdanet.models.keras_hub_backbone import LambdaNetBackbone, UnquantizedFiles

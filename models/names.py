@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lambdanet import configs, text_table
+from lambdanet import configs
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import TEST_SETS, PublishedWeights
-from lambdanet.errors import check_known, invalid
+from lambdanet.core import text_table
+from lambdanet.core.errors import check_known, invalid
 
 FILE = Path(__file__).with_name("sizes.csv")
 

@@ -22,7 +22,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.tensors import sizes
-from lambdanet.errors import check_count
+from lambdanet.core.errors import check_count
 from lambdanet.layers.layer import Layer
 
 NATIVE = 32  # the stride of the last map of all networks

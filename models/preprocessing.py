@@ -14,7 +14,7 @@ from PIL import Image
 
 from lambdanet import backend as K
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, check_count, check_known, invalid
+from lambdanet.core.errors import InputError, check_count, check_known, invalid
 from lambdanet.models.weights import pretrained, tensor_files
 
 BILINEAR = "bilinear"

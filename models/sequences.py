@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lambdanet.backend import Tensor, compat, keras
-from lambdanet.errors import check_count, check_known, check_natural
+from lambdanet.core.errors import check_count, check_known, check_natural
 from lambdanet.layers.argument_checks import check_rates
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.models.layer_builder import LayerBuilder, logits_dtype

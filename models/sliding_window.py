@@ -9,7 +9,7 @@ import numpy as np
 
 from lambdanet.backend import keras
 from lambdanet.backend.tensors import PerAxis, per_axis, round_up
-from lambdanet.errors import check_count, check_natural, invalid
+from lambdanet.core.errors import check_count, check_natural, invalid
 
 MULTIPLE = 32  # the largest stride of most networks
 

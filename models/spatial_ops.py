@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from lambdanet.backend import Tensor, compat, keras
 from lambdanet.backend.tensors import PerAxis
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.layer import copied_config
 from lambdanet.layers.old_arguments import OLD_ARGUMENTS, translate

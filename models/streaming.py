@@ -6,7 +6,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, compat, keras
-from lambdanet.errors import InputError, check_count, invalid
+from lambdanet.core.errors import InputError, check_count, invalid
 from lambdanet.layers.batch_norm import ChannelAffine
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.layer import Layer

@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from lambdanet import which_keras
 from lambdanet.backend import compat, keras
 from lambdanet.backend.strategies import draw_different_numbers
+from lambdanet.core import which_keras
 
 # In the keys of checkpoints; the states are those of random numbers.
 WEIGHT = "weight-"

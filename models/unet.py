@@ -13,7 +13,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.tensors import ceil_div, per_axis, sizes
-from lambdanet.errors import check_count, check_known, invalid
+from lambdanet.core.errors import check_count, check_known, invalid
 from lambdanet.layers.layer import Layer
 from lambdanet.layers.slice_lambda_layer import SliceLambdaLayer
 from lambdanet.models.layer_builder import CLASSIFIER, LayerBuilder

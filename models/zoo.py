@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lambdanet import which_keras
 from lambdanet.backend import compat, keras
-from lambdanet.errors import (
+from lambdanet.core import which_keras
+from lambdanet.core.errors import (
     InputError,
     check_count,
     check_natural,

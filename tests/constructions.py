@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lambdanet import backend as K
-from lambdanet import text_table
 from lambdanet.backend import compat, keras
+from lambdanet.core import text_table
 from lambdanet.layers.lambda_layer import LambdaLayer
 
 COLORS = 8

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 
 
 @contextlib.contextmanager

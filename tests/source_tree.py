@@ -47,11 +47,11 @@ PEERS = {"keras_cv_attention_models", "lambda_networks", "timm", "torch"}
 
 def files_of(package: str) -> list[Path]:
     """Returns the Python files of a package, by the path under which they are imported."""
+    root = ROOT / ("" if package in BESIDE else "lambdanet")
+    files = list((root / package).glob("**/*.py"))
     if package == "core":
-        return sorted((ROOT / "lambdanet").glob("*.py"))
-    return sorted(
-        (ROOT / ("" if package in BESIDE else "lambdanet") / package).glob("**/*.py")
-    )
+        files += root.glob("*.py")
+    return sorted(files)
 
 
 FILES = [path for package in PACKAGES for path in files_of(package)]

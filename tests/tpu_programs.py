@@ -12,7 +12,7 @@ import tensorflow as tf
 from programs.run_on_engine import constant_initializers
 from programs.small_model import TWO_BLOCKS
 
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.models import zoo
 from lambdanet.tpu_estimates import check, compiler, steps
 

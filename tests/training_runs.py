@@ -14,7 +14,7 @@ from helpers import assert_equal_arrays
 
 from lambdanet import configs
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, Preempted
+from lambdanet.core.errors import InputError, Preempted
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import build, checkpoints, logs, model_dir

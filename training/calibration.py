@@ -7,7 +7,7 @@ the images with a confidence of 0.8 are classified correctly.
 
 import numpy as np
 
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 
 NUM_BINS = 15  # of confidences, all of the same width, as in the paper
 

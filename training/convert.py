@@ -12,8 +12,8 @@ from lambdanet import backend as K
 from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
-from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import (
+from lambdanet.core.errors import InputError, invalid, one_line
+from lambdanet.core.files import (
     absolute,
     atomic_dir,
     cache_dir,

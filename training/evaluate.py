@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from lambdanet import which_keras
 from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, invalid
-from lambdanet.files import local_path, writable_dir
+from lambdanet.core import which_keras
+from lambdanet.core.errors import InputError, invalid
+from lambdanet.core.files import local_path, writable_dir
 from lambdanet.models.inference import for_inference
 from lambdanet.models.sliding_window import check_windows, window_parts
 from lambdanet.training import calibration

@@ -22,11 +22,11 @@ from benchmarks.interleaved.cases import PASSES, Case, ModelCase, cases
 from benchmarks.interleaved.comparison import Budget, Comparison
 from benchmarks.interleaved.contender_process import ContenderFailed, ContenderProcess
 from benchmarks.interleaved.results import Measurement, num_cores
-from lambdanet import command_line, text_table
 from lambdanet.cli.environment import PACKAGES
-from lambdanet.commands import Folder
-from lambdanet.errors import Unfinished, check_known
-from lambdanet.files import writable_dir, write_output
+from lambdanet.core import command_line, text_table
+from lambdanet.core.commands import Folder
+from lambdanet.core.errors import Unfinished, check_known
+from lambdanet.core.files import writable_dir, write_output
 
 # The short parts first, since the time that they leave goes to the others.
 CHECKS = {

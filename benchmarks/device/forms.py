@@ -19,7 +19,7 @@ from benchmarks.interleaved.cases import HEADS, KEY_DIM, PASSES, Case, cases
 from benchmarks.interleaved.contenders import Run, random_tensor, run_function, start
 from lambdanet import backend as K
 from lambdanet.backend import device
-from lambdanet.errors import one_line
+from lambdanet.core.errors import one_line
 from lambdanet.ops.kernels import Kernels, choose_form, kernels_for_device
 from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes
 from lambdanet.ops.products import Product

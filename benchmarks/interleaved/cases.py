@@ -8,7 +8,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from lambdanet.errors import InputError, check_known, invalid
+from lambdanet.core.errors import InputError, check_known, invalid
 
 # The papers' maps: stages c5, c4, c3 and c2 of a 224-pixel image, and c4 of a 1024-pixel one.
 PAPER_MAPS = ("7x7x512x8", "14x14x256x8", "28x28x128x8", "56x56x64x1", "64x64x256x1")

@@ -15,7 +15,7 @@ from benchmarks.interleaved.contender_process import (
     ContenderProcess,
 )
 from benchmarks.interleaved.results import Measurement
-from lambdanet.errors import check_counts, invalid
+from lambdanet.core.errors import check_counts, invalid
 
 TURN_SECONDS = 0.1  # the length of a turn; fast contenders run several calls in it
 # Turns of shorter calls start with an untimed call to warm the caches.

@@ -18,8 +18,8 @@ from benchmarks.interleaved.cases import (
     Case,
 )
 from lambdanet import backend as K
-from lambdanet import which_keras
 from lambdanet.backend import Tensor, keras
+from lambdanet.core import which_keras
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
 from lambdanet.layers.halo_attention import HaloAttention, LocalAttention
 from lambdanet.layers.lambda_layer import LambdaLayer

@@ -12,7 +12,7 @@ from benchmarks.interleaved.cases import LEARNING_RATE, MOMENTUM, ModelCase
 from benchmarks.interleaved.contenders import Run, compile_runner, policy, start
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, compat, keras
-from lambdanet.errors import invalid
+from lambdanet.core.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.models.inference import for_inference
 from lambdanet.models.names import ModelInfo

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lambdanet.freed_memory import keep_memory
+from lambdanet.core.freed_memory import keep_memory
 
 
 def start(threads: int) -> dict[str, str]:

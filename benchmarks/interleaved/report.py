@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 
 from benchmarks.interleaved.results import Measurement
-from lambdanet import text_table
+from lambdanet.core import text_table
 
 TITLES = {"forward": "forward", "both": "forward + backward"}
 WIDTH = 120  # of the notes

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lambdanet import freed_memory, which_keras
+from lambdanet.core import freed_memory, which_keras
 
 BUSY_LOAD = 0.5  # from this load average on, times are noisy
 QUANTILES = {

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.interleaved import memory
 from benchmarks.interleaved.cases import Case, ModelCase, packages_of
-from lambdanet import errors
+from lambdanet.core import errors
 
 # By prefix; default: `contenders`.
 MODULES = {

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lambdanet.errors import unknown
+from lambdanet.core.errors import unknown
 
 ALIAS = "imagenet"  # the first set of a model
 # Other labels or pictures of its classes.

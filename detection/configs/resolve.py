@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from lambdanet.core.errors import InputError, invalid, one_line, unknown
 from lambdanet.detection import experiments
 from lambdanet.detection.configs import shapes  # noqa: F401  registers its experiment
 from lambdanet.detection.data import annotations, records
 from lambdanet.detection.model_garden import ExperimentConfig, hyperparams, train_utils
 from lambdanet.detection.modeling import tasks
-from lambdanet.errors import InputError, invalid, one_line, unknown
 from lambdanet.training.data.class_names import check_equal
 
 MODES = ("train", "eval", "train_and_eval", "continuous_eval")

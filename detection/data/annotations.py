@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import read_remote
+from lambdanet.core.errors import InputError, invalid, one_line
+from lambdanet.core.files import read_remote
 from lambdanet.training.data.class_names import check_names
 from lambdanet.training.data.image_bytes import ORIENTATION
 

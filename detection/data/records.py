@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
+from lambdanet.core.errors import InputError, invalid
 from lambdanet.detection.model_garden import (
     classification_input,
     hyperparams,
     input_reader,
     tf_example_decoder,
 )
-from lambdanet.errors import InputError, invalid
 from lambdanet.training.data import image_bytes
 
 LABELS = "image/object/class/label"

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from lambdanet.core.errors import check_counts, invalid, is_integer
+from lambdanet.core.files import absolute, atomic_dir, check_output_dir
 from lambdanet.detection.data import annotations
 from lambdanet.detection.data.drawn_shapes import (
     CLASSES,
@@ -16,8 +18,6 @@ from lambdanet.detection.data.drawn_shapes import (
     draw_scene,
 )
 from lambdanet.detection.data.masks import mask_to_polygons
-from lambdanet.errors import check_counts, invalid, is_integer
-from lambdanet.files import absolute, atomic_dir, check_output_dir
 
 SPLITS = ("train", "val")
 

@@ -17,12 +17,12 @@ import tf_keras
 
 from lambdanet.backend import compat, keras
 from lambdanet.backend.strategies import average_on_read
+from lambdanet.core.errors import check_known, invalid
 from lambdanet.detection.model_garden import (
     backbone_configs,
     backbone_factory,
     hyperparams,
 )
-from lambdanet.errors import check_known, invalid
 from lambdanet.models import zoo
 from lambdanet.models.mobilenet_v2 import MobileNetV2
 from lambdanet.models.output_stride import NATIVE, last_by_stride

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 import tensorflow as tf
 import tf_keras
 
+from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.detection.modeling.backbones import ZooBackbone
-from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models.layer_builder import CLASSIFIER
 from lambdanet.models.tf_keras_model import STATE
 from lambdanet.models.weights import tensor_files, weight_files

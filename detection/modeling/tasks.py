@@ -12,6 +12,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.backend.tensors import ceil_div
+from lambdanet.core.errors import invalid, unknown
 from lambdanet.detection.data import records
 from lambdanet.detection.model_garden import (
     backbone_configs,
@@ -27,7 +28,6 @@ from lambdanet.detection.model_garden import (
     task_factory,
 )
 from lambdanet.detection.modeling import backbones, initialize
-from lambdanet.errors import invalid, unknown
 
 MAX_STRIDE = 32  # of the last endpoint of a backbone
 

@@ -9,6 +9,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
+from lambdanet.core.errors import InputError, invalid, one_line
+from lambdanet.core.files import absolute
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.model_garden import (
     ExperimentConfig,
@@ -18,8 +20,6 @@ from lambdanet.detection.model_garden import (
     train_utils,
 )
 from lambdanet.detection.modeling import backbones, initialize
-from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import absolute
 
 PARAMS = "params.yaml"
 EXPERIMENT = "experiment.txt"

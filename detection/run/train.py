@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.data import records
 from lambdanet.detection.model_garden import (
@@ -21,7 +22,6 @@ from lambdanet.detection.model_garden import (
 )
 from lambdanet.detection.run import model_dir as model_dirs
 from lambdanet.detection.run import train_step
-from lambdanet.errors import InputError, invalid, one_line
 from lambdanet.models.tf_keras_model import TfKerasModel
 
 

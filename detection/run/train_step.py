@@ -19,10 +19,10 @@ import tensorflow as tf
 import tf_keras as keras
 
 from lambdanet.backend import compat
+from lambdanet.core.errors import check_counts, invalid
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.data.records import CORNERS
 from lambdanet.detection.model_garden import task_factory, train_utils
-from lambdanet.errors import check_counts, invalid
 from lambdanet.tpu_estimates.steps import TpuStep
 
 IMAGE_SIDE = 256  # of the synthetic images; the input pipeline resizes them

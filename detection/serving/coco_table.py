@@ -14,12 +14,12 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from tqdm import tqdm
 
-from lambdanet import text_table
+from lambdanet.core import text_table
+from lambdanet.core.errors import check_known
+from lambdanet.core.files import check_replaceable, local_path, write_output
 from lambdanet.detection.data import annotations
 from lambdanet.detection.data.masks import to_coco_detections
 from lambdanet.detection.serving.prediction import load_detector
-from lambdanet.errors import check_known
-from lambdanet.files import check_replaceable, local_path, write_output
 from lambdanet.training.data.image_files import read_image
 
 # In the order of COCOeval.stats.

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image, ImageDraw, ImageFont
 
+from lambdanet.core.errors import InputError, escape_unprintable, invalid
+from lambdanet.core.files import check_replaceable, local_path, write_output
 from lambdanet.detection.data.masks import decode_mask, to_coco_detections
-from lambdanet.errors import InputError, escape_unprintable, invalid
-from lambdanet.files import check_replaceable, local_path, write_output
 from lambdanet.training.data.image_files import expand_folders, read_images
 from lambdanet.training.serving.drawing import (
     percent,

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import tensorflow as tf
 import tf_keras as keras
 
+from lambdanet.core.errors import invalid
+from lambdanet.core.files import absolute, atomic_dir, check_output_dir
 from lambdanet.detection.data import annotations
 from lambdanet.detection.model_garden import (
     detection_serving,
@@ -24,8 +26,6 @@ from lambdanet.detection.run.model_dir import (
     load_experiment,
     load_weights,
 )
-from lambdanet.errors import invalid
-from lambdanet.files import absolute, atomic_dir, check_output_dir
 from lambdanet.training.data.class_names import write_names
 from lambdanet.training.data.image_bytes import decode
 from lambdanet.training.serving.saved_model import Outputs, ServingModule

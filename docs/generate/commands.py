@@ -7,7 +7,7 @@ import textwrap
 
 from generate.pages import table
 from lambdanet import cli, detection
-from lambdanet.command_line import Command, Flag, usage
+from lambdanet.core.command_line import Command, Flag, usage
 
 
 def pages() -> dict[str, str]:

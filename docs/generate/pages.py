@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lambdanet import text_table
+from lambdanet.core import text_table
 
 RESULTS = Path(__file__).parents[1] / "results"
 

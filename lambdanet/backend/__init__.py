@@ -11,7 +11,7 @@ By convention `from lambdanet import backend as K`, and `from lambdanet.backend 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lambdanet import which_keras
+from lambdanet.core import which_keras
 
 if TYPE_CHECKING:
     import keras as keras

@@ -17,7 +17,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.initializers.random_initializers import compute_fans
 
 from lambdanet.backend.keras_functions import average_pool
-from lambdanet.errors import invalid
+from lambdanet.core.errors import invalid
 
 
 def mask_of(x: Any) -> Any:

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 
 from lambdanet import backend as K
-from lambdanet import onednn
-from lambdanet.errors import check_known, invalid
+from lambdanet.core import onednn
+from lambdanet.core.errors import check_known, invalid
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from keras import name_scope, ops  # noqa: F401
 from keras.ops import *  # noqa: F403  abs, all, cast and most of the others
 from keras.tree import flatten, map_structure  # noqa: F401
 
-from lambdanet.errors import invalid
+from lambdanet.core.errors import invalid
 
 Tensor: TypeAlias = Any
 DType: TypeAlias = Any

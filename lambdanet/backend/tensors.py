@@ -11,7 +11,7 @@ import numpy as np
 
 from lambdanet import backend as K
 from lambdanet.backend import Tensor
-from lambdanet.errors import invalid
+from lambdanet.core.errors import invalid
 
 Size: TypeAlias = "int | Tensor"
 PerAxis: TypeAlias = "int | Sequence[int]"  # one number for all axes, or one for each

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `lambdanet`.
 
-The modules of this package declare the commands; `lambdanet.command_line` parses and runs them. A command
-imports its dependencies when it runs, so help and wrong flags do not start TensorFlow.
+The modules of this package declare the commands; `lambdanet.core.command_line` parses and runs them. A
+command imports its dependencies when it runs, so help and wrong flags do not start TensorFlow.
 """
 
 import sys
 from collections.abc import Sequence
 
 import lambdanet
-from lambdanet import command_line
 from lambdanet.cli import (
     exported,
     models,
     tpu_check,
     training,
 )
-from lambdanet.command_line import HELP, Command, run_command
-from lambdanet.errors import check_known
-from lambdanet.text_table import align_columns
+from lambdanet.core import command_line
+from lambdanet.core.command_line import HELP, Command, run_command
+from lambdanet.core.errors import check_known
+from lambdanet.core.text_table import align_columns
 
 COMMANDS: tuple[Command, ...] = (
     *models.COMMANDS,

@@ -7,8 +7,8 @@ import platform
 from importlib import metadata
 
 import lambdanet
-from lambdanet import which_keras
-from lambdanet.errors import InputError
+from lambdanet.core import which_keras
+from lambdanet.core.errors import InputError
 
 CORE = (
     "keras",

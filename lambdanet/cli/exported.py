@@ -12,10 +12,10 @@ from lambdanet.cli.training import (
     Overlap,
     Window,
 )
-from lambdanet.commands import Folder, RemoteFolder, Repeated, command
-from lambdanet.errors import Unfinished, invalid
-from lambdanet.onednn import use_onednn
-from lambdanet.which_keras import use_backend
+from lambdanet.core.commands import Folder, RemoteFolder, Repeated, command
+from lambdanet.core.errors import Unfinished, invalid
+from lambdanet.core.onednn import use_onednn
+from lambdanet.core.which_keras import use_backend
 
 Split = Annotated[
     str | None,

@@ -3,9 +3,9 @@
 
 from typing import Annotated
 
-from lambdanet.commands import File, Folder, command
-from lambdanet.errors import InputError
-from lambdanet.text_table import align_columns
+from lambdanet.core.commands import File, Folder, command
+from lambdanet.core.errors import InputError
+from lambdanet.core.text_table import align_columns
 
 
 def list_models(

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from lambdanet.cli.training import ModelName, RecipeName, Settings
-from lambdanet.commands import Name, command
-from lambdanet.errors import InputError, check_count, check_known, invalid
+from lambdanet.core.commands import Name, command
+from lambdanet.core.errors import InputError, check_count, check_known, invalid
 
 
 def tpu_check(
@@ -106,7 +106,7 @@ def tpu_check(
 
 def _known_topologies() -> str:
     """Returns a table of the topologies that the installed compiler knows."""
-    from lambdanet import text_table
+    from lambdanet.core import text_table
     from lambdanet.tpu_estimates import chips, compiler
 
     rows = []

@@ -6,17 +6,17 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from lambdanet.commands import (
+from lambdanet.core.commands import (
     File,
     Folder,
     RemoteFolder,
     Repeated,
     command,
 )
-from lambdanet.errors import InputError, check_known
-from lambdanet.onednn import use_onednn
-from lambdanet.text_table import align_columns
-from lambdanet.which_keras import use_backend
+from lambdanet.core.errors import InputError, check_known
+from lambdanet.core.onednn import use_onednn
+from lambdanet.core.text_table import align_columns
+from lambdanet.core.which_keras import use_backend
 
 if TYPE_CHECKING:
     from lambdanet.configs.recipe import Recipe

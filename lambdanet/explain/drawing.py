@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from lambdanet.errors import escape_unprintable
+from lambdanet.core.errors import escape_unprintable
 from lambdanet.training.serving.drawing import FAINT, INK, draw_prediction
 
 TEMPLATE = Path(__file__).with_name("page.html")

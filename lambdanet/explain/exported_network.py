@@ -8,7 +8,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from lambdanet.backend import keras
-from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.models import zoo  # noqa: F401, so that Keras finds all layers
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import class_names

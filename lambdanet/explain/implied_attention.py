@@ -12,7 +12,7 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend import keras
 from lambdanet.backend.tensors import product
-from lambdanet.errors import InputError, invalid, is_integer
+from lambdanet.core.errors import InputError, invalid, is_integer
 from lambdanet.explain import lambda_maps
 from lambdanet.layers.attention import Attention
 from lambdanet.layers.lambda_layer import LambdaLayer

@@ -10,7 +10,7 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.backend.tensors import at_least_float32, ceil_div
-from lambdanet.errors import (
+from lambdanet.core.errors import (
     InputError,
     check_count,
     check_known,

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
-from lambdanet.errors import InputError, check_count, escape_unprintable, invalid
+from lambdanet.core.errors import InputError, check_count, escape_unprintable, invalid
+from lambdanet.core.files import absolute, atomic_dir, check_output_dir, write_output
 from lambdanet.explain import networks
 from lambdanet.explain.drawing import (
     Explanation,
@@ -24,7 +25,6 @@ from lambdanet.explain.implied_attention import (
     implied_attention,
     position_pictures,
 )
-from lambdanet.files import absolute, atomic_dir, check_output_dir, write_output
 from lambdanet.training.data.image_files import expand_folders, read_image
 from lambdanet.training.serving.drawing import percent, picture_paths, save_picture
 from lambdanet.training.serving.predict import top_classes

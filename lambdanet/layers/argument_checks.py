@@ -8,10 +8,10 @@ import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lambdanet import which_keras
 from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.tensors import product
-from lambdanet.errors import (
+from lambdanet.core import which_keras
+from lambdanet.core.errors import (
     InputError,
     check_count,
     check_known,

@@ -10,7 +10,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, compat, keras, tensors
 from lambdanet.backend.tensors import Size, at_least_float32, per_axis, sizes
-from lambdanet.errors import check_count, check_known, invalid
+from lambdanet.core.errors import check_count, check_known, invalid
 from lambdanet.layers.argument_checks import (
     OF_ZOO,
     check_divisible,

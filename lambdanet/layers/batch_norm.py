@@ -8,7 +8,7 @@ from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.device import num_devices
 from lambdanet.backend.tensors import at_least_float32, sizes
-from lambdanet.errors import check_flags, invalid
+from lambdanet.core.errors import check_flags, invalid
 from lambdanet.layers.layer import Layer, PointwiseLayer, build_sublayer
 from lambdanet.ops import kernels
 from lambdanet.ops.position_term import devices_of

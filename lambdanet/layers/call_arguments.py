@@ -7,7 +7,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.tensors import product, sizes
-from lambdanet.errors import InputError, invalid
+from lambdanet.core.errors import InputError, invalid
 from lambdanet.layers.argument_checks import (
     batch_and_positions,
     checked_shape,

@@ -5,7 +5,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, keras
-from lambdanet.errors import check_count
+from lambdanet.core.errors import check_count
 from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.layer import Layer, strided_shape
 from lambdanet.ops import kernels

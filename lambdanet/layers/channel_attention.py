@@ -7,7 +7,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, compat, keras
-from lambdanet.errors import check_count, invalid
+from lambdanet.core.errors import check_count, invalid
 from lambdanet.layers.argument_checks import check_scope_or_none
 from lambdanet.layers.layer import Layer, build_sublayer
 from lambdanet.ops import kernels

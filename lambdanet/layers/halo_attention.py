@@ -6,7 +6,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, keras, tensors
 from lambdanet.backend.tensors import ceil_div, sizes
-from lambdanet.errors import (
+from lambdanet.core.errors import (
     InputError,
     check_count,
     check_counts,

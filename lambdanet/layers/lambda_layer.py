@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet import errors
 from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.tensors import PerAxis, is_numpy, per_axis, sizes
+from lambdanet.core import errors
 from lambdanet.layers import argument_checks as checks
 from lambdanet.layers import call_arguments, lambda_state, old_arguments
 from lambdanet.layers import position_argument as positions

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, keras
-from lambdanet.errors import InputError, check_count, invalid
+from lambdanet.core.errors import InputError, check_count, invalid
 from lambdanet.layers.argument_checks import check_state_shapes
 
 # The tensors of each lambda by name; see `LambdaLayer.initial_state`.

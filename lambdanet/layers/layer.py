@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lambdanet import backend as K
-from lambdanet import which_keras
 from lambdanet.backend import Shape, compat, keras, tensors
-from lambdanet.errors import InputError, check_flags, invalid
+from lambdanet.core import which_keras
+from lambdanet.core.errors import InputError, check_flags, invalid
 from lambdanet.ops import kernels
 
 # Arguments of Keras's layers.

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lambdanet.errors import InputError, check_flags
+from lambdanet.core.errors import InputError, check_flags
 from lambdanet.layers.position_argument import SCOPE, check_beside, with_position
 from lambdanet.layers.position_embedding import (
     PositionEmbedding,

@@ -4,9 +4,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lambdanet import which_keras
 from lambdanet.backend import keras
-from lambdanet.errors import InputError, invalid, unknown
+from lambdanet.core import which_keras
+from lambdanet.core.errors import InputError, invalid, unknown
 from lambdanet.layers.argument_checks import own_initializer
 from lambdanet.layers.position_embedding import (
     SHARED,

@@ -7,7 +7,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, compat, keras, tensors
-from lambdanet.errors import (
+from lambdanet.core.errors import (
     InputError,
     check_count,
     check_flags,

@@ -6,7 +6,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, keras
 from lambdanet.backend.tensors import sizes
-from lambdanet.errors import InputError, invalid
+from lambdanet.core.errors import InputError, invalid
 from lambdanet.layers.argument_checks import check_scope
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.position_embedding import RelativePositionEmbedding

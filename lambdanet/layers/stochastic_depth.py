@@ -5,7 +5,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, keras
-from lambdanet.errors import check_natural
+from lambdanet.core.errors import check_natural
 from lambdanet.layers.argument_checks import check_rates
 from lambdanet.layers.layer import PointwiseLayer
 

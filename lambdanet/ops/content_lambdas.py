@@ -4,7 +4,7 @@
 from lambdanet import backend as K
 from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import at_least_float32, product, sizes
-from lambdanet.errors import invalid
+from lambdanet.core.errors import invalid
 
 KEY_NORMALIZATIONS = ("softmax", "l2", None)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, tensors
 from lambdanet.backend.device import Device, Speed
-from lambdanet.errors import invalid
+from lambdanet.core.errors import invalid
 from lambdanet.ops import content_lambdas
 from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes
 

@@ -17,7 +17,7 @@ from lambdanet import backend as K
 from lambdanet.backend import Tensor, device
 from lambdanet.backend.device import DEVICES, Device, Speed
 from lambdanet.backend.tensors import PerAxis
-from lambdanet.errors import check_known
+from lambdanet.core.errors import check_known
 from lambdanet.ops import attention, convolution, local_attention, products
 from lambdanet.ops.position_term import Form, Geometry, PositionTerm, Sizes, TwoForms
 from lambdanet.ops.tpu import block_diagonal, joint_logits, one_pass, row_convolution

@@ -16,7 +16,7 @@ from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import device
-from lambdanet.errors import InputError, one_line
+from lambdanet.core.errors import InputError, one_line
 from lambdanet.tpu_estimates import chips, compiler, costs, hlo, steps
 from lambdanet.tpu_estimates.compiler import Cache
 from lambdanet.tpu_estimates.report import UNNAMED, Report, layer_of

@@ -4,7 +4,7 @@
 import dataclasses
 import re
 
-from lambdanet.errors import check_known
+from lambdanet.core.errors import check_known
 
 GIB = 2**30
 

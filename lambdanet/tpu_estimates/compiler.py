@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import cache_dir, write_atomic
+from lambdanet.core.errors import InputError, invalid, one_line
+from lambdanet.core.files import cache_dir, write_atomic
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 # Of a mesh.

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 
-from lambdanet.errors import check_counts
+from lambdanet.core.errors import check_counts
 from lambdanet.tpu_estimates.check import DoesNotFit
 from lambdanet.tpu_estimates.report import Report
 

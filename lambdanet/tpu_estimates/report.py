@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from lambdanet import text_table
+from lambdanet.core import text_table
 from lambdanet.tpu_estimates import chips
 from lambdanet.tpu_estimates.costs import Cost
 

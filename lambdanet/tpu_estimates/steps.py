@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from lambdanet import backend as K
-from lambdanet import configs, which_keras
-from lambdanet.command_line import find_function
+from lambdanet import configs
 from lambdanet.configs import imagenet_350
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import (
+from lambdanet.core import which_keras
+from lambdanet.core.command_line import find_function
+from lambdanet.core.errors import (
     InputError,
     check_counts,
     check_known,

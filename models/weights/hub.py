@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import huggingface_hub as client  # lazy: its parts are imported when they are used
 
-from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import cache_dir
+from lambdanet.core.errors import InputError, invalid, one_line
+from lambdanet.core.files import cache_dir
 
 NEWEST = "main"  # the revision of a repository if none is known
 

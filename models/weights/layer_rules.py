@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lambdanet import backend as K
-from lambdanet import which_keras
-from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.core import which_keras
+from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.layer import check_plain
 from lambdanet.layers.position_embedding import UnstructuredPositionEmbedding

@@ -14,8 +14,8 @@ from pathlib import Path
 from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import TEST_SETS, PublishedWeights
-from lambdanet.errors import InputError, invalid
-from lambdanet.files import cache_dir, writable_dir, write_output
+from lambdanet.core.errors import InputError, invalid
+from lambdanet.core.files import cache_dir, writable_dir, write_output
 from lambdanet.models.weights import (
     hub,
     repositories,

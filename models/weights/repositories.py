@@ -16,8 +16,8 @@ from typing import Any
 
 from lambdanet.backend import keras
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, invalid
-from lambdanet.files import cache_dir, writable_dir
+from lambdanet.core.errors import InputError, invalid
+from lambdanet.core.files import cache_dir, writable_dir
 from lambdanet.models.weights import (
     hub,
     tensor_files,

@@ -21,8 +21,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import write_output
+from lambdanet.core.errors import InputError, invalid, one_line
+from lambdanet.core.files import write_output
 from lambdanet.models.weights import hub
 
 SAFETENSORS = ".safetensors"

@@ -18,7 +18,7 @@ import numpy as np
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
-from lambdanet.errors import InputError, join_first
+from lambdanet.core.errors import InputError, join_first
 from lambdanet.layers.attention import GlobalAttention
 from lambdanet.layers.batch_norm import OnePassBatchNormalization
 from lambdanet.layers.channel_attention import EfficientChannelAttention, SqueezeExcite

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, check_different, invalid
+from lambdanet.core.errors import InputError, check_different, invalid
 from lambdanet.models.weights.weight_files import is_published
 
 KEY = "classes"  # of the metadata: a list in JSON, in the order of the logits

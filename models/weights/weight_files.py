@@ -11,8 +11,8 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, invalid, join_first
-from lambdanet.files import cache_dir
+from lambdanet.core.errors import InputError, invalid, join_first
+from lambdanet.core.files import cache_dir
 from lambdanet.layers.attention import AxialAttention, GlobalAttention
 from lambdanet.layers.layer import check_plain
 from lambdanet.layers.position_embedding import RelativePositionEmbedding

@@ -60,6 +60,6 @@ def test_keep_memory_holds_for_tensorflow_before_its_first_tensor():
 
 @pytest.mark.slow
 def test_commands_keep_memory_of_tensorflow_unless_told_otherwise():
-    command = "from lambdanet.command_line import exit_status\nexit_status('program', lambda: None)"
+    command = "from lambdanet.core.command_line import exit_status\nexit_status('program', lambda: None)"
     assert kept(command, TENSORFLOW) > 0.5
     assert kept(command, TENSORFLOW, TF_CPU_ALLOCATOR_USE_BFC="0") < 0.5

@@ -21,7 +21,7 @@ import lambdanet
 from lambdanet import LambdaLayer
 from lambdanet import backend as K
 from lambdanet.backend import compat
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.explain import implied_attentions
 
 # No size tells examples, queries and context positions apart.

@@ -7,10 +7,10 @@ import sys
 import pytest
 from refusals import refused
 
-from lambdanet import onednn
 from lambdanet.cli import exported, training
-from lambdanet.errors import InputError
-from lambdanet.onednn import use_onednn
+from lambdanet.core import onednn
+from lambdanet.core.errors import InputError
+from lambdanet.core.onednn import use_onednn
 
 NAME = "TF_ENABLE_ONEDNN_OPTS"
 

@@ -10,7 +10,7 @@ import pytest
 from refusals import refused
 from source_tree import ROOT
 
-from lambdanet import which_keras
+from lambdanet.core import which_keras
 
 
 @pytest.mark.parametrize(

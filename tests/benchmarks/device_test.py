@@ -12,7 +12,7 @@ from programs.small_model import plain_model
 from benchmarks.device import __main__ as program
 from benchmarks.device import exports, scrub, training
 from benchmarks.interleaved import contender_process
-from lambdanet import command_line
+from lambdanet.core import command_line
 from lambdanet.models import zoo
 
 

@@ -9,8 +9,8 @@ from refused_commands import assert_refused
 
 from benchmarks import layers, models, rates, tables
 from benchmarks.device import __main__ as device_program
-from lambdanet import command_line
 from lambdanet.backend import device
+from lambdanet.core import command_line
 from lambdanet.ops import convolution, products
 from lambdanet.ops.position_term import Sizes
 

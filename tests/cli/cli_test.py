@@ -17,10 +17,11 @@ from processes import run_code
 from source_tree import ROOT
 
 import lambdanet
-from lambdanet import cli, command_line, configs
-from lambdanet.command_line import parse
+from lambdanet import cli, configs
 from lambdanet.configs.recipe import describe_fields, override
-from lambdanet.errors import unknown
+from lambdanet.core import command_line
+from lambdanet.core.command_line import parse
+from lambdanet.core.errors import unknown
 
 TRAIN = ["train", "--recipe=digits"]
 RUN = [*TRAIN, "--model_dir=DIR/x"]
@@ -291,7 +292,11 @@ def test_closed_pipe_is_not_an_error():
     assert (done.returncode, done.stderr) == (1, "")
 
 
-PROGRAM = "import sys; from lambdanet.command_line import exit_status; sys.exit(exit_status('x', lambda: {}))"
+PROGRAM = """
+import sys
+from lambdanet.core.command_line import exit_status
+sys.exit(exit_status('x', lambda: {}))
+"""
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])

@@ -7,7 +7,7 @@ import pytest
 from all_commands import COMMANDS
 from refusals import refused
 
-from lambdanet.command_line import check_combination, parse, run_command
+from lambdanet.core.command_line import check_combination, parse, run_command
 
 # Flags of which each has an effect beside each other one, in sets that are as large as possible; "*" is an
 # argument, and values are 1 where it does not matter. All other pairs must be refused.

@@ -10,8 +10,8 @@ from refusals import refused
 from training_runs import ON_TENSORFLOW
 
 from lambdanet import cli
-from lambdanet.command_line import parse
-from lambdanet.files import absolute, cache_dir
+from lambdanet.core.command_line import parse
+from lambdanet.core.files import absolute, cache_dir
 from lambdanet.training.convert import convert
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run.model_dir import check_model_dir

@@ -9,7 +9,7 @@ from fuzzing import rounds
 from lambdanet import configs
 from lambdanet.configs import recipe as recipes
 from lambdanet.configs.recipe import Recipe, from_json, override, to_json
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 
 RECIPES = [configs.get_recipe(name) for name in configs.list_recipes()]
 FIELDS = list(recipes.field_types())

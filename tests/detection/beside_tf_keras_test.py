@@ -9,7 +9,7 @@ from layer_table import LAYERS as SMALL
 
 import lambdanet
 from lambdanet.backend import keras
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 
 CALLED = "is called by a tf_keras model or layer"
 LAYERS = {

@@ -15,7 +15,7 @@ from pycocotools.coco import COCO
 from refusals import refused
 from refused_commands import assert_refused
 
-from lambdanet import command_line
+from lambdanet.core import command_line
 from lambdanet.detection import evaluate, export, predict
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.data.shape_files import write_shapes

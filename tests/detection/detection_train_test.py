@@ -20,7 +20,8 @@ from refusals import refused
 from refused_commands import assert_refused
 
 import lambdanet
-from lambdanet import command_line, configs, detection
+from lambdanet import configs, detection
+from lambdanet.core import command_line
 from lambdanet.detection import train
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.data import records

@@ -18,7 +18,7 @@ from pycocotools.coco import COCO
 from refusals import refused
 from refused_commands import assert_refused
 
-from lambdanet import command_line
+from lambdanet.core import command_line
 from lambdanet.detection import shapes
 from lambdanet.detection.data import drawn_shapes
 from lambdanet.detection.data.drawn_shapes import NUM_CLASSES

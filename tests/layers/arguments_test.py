@@ -6,7 +6,7 @@ import inspect
 import pytest
 
 import lambdanet
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.layers.layer import Layer
 
 LAYERS = {

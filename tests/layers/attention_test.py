@@ -12,7 +12,7 @@ from scipy import special
 
 import lambdanet
 from lambdanet.backend import device
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.ops import attention
 
 

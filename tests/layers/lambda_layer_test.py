@@ -11,7 +11,7 @@ from refusals import refused
 
 import lambdanet
 from lambdanet import LambdaLayer
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.layers.old_arguments import OF_POSITION, translate
 from lambdanet.models.weights import weight_files
 from lambdanet.ops import reference

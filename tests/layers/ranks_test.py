@@ -9,7 +9,7 @@ from refusals import refused
 
 import lambdanet
 from lambdanet import LambdaLayer
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 
 MAPS = (r"\[b, h, w, c\]", (2, 3, 5))
 # Each layer, its arguments, the axes that it takes, and the ranks that it refuses.

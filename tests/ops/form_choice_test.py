@@ -8,8 +8,8 @@ import tensorflow as tf
 from helpers import relative_error, with_gradients
 from refusals import refused
 
-from lambdanet import onednn
 from lambdanet.backend import device
+from lambdanet.core import onednn
 from lambdanet.ops import kernels
 from lambdanet.ops.kernels import KERNELS
 from lambdanet.ops.position_term import Form, PositionTerm, Sizes, TwoForms

@@ -19,7 +19,7 @@ import tf_keras  # noqa: E402
 from small_model import TWO_BLOCKS  # noqa: E402
 
 import lambdanet  # noqa: E402
-from lambdanet.errors import InputError  # noqa: E402
+from lambdanet.core.errors import InputError  # noqa: E402
 from lambdanet.models import zoo  # noqa: E402
 
 NAME = "lambda_resnet_tiny"

@@ -9,8 +9,8 @@ import pathlib
 import signal
 import sys
 
-from lambdanet.errors import InputError
-from lambdanet.files import locked
+from lambdanet.core.errors import InputError
+from lambdanet.core.files import locked
 
 try:
     with locked(pathlib.Path(sys.argv[1])):

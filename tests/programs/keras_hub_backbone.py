@@ -11,7 +11,7 @@ import numpy as np
 from small_models import only_few_blocks
 
 import lambdanet
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.models.keras_hub_backbone import LambdaNetBackbone
 
 IMAGES = np.random.default_rng(0).normal(size=[2, 32, 32, 3]).astype("float32")

@@ -21,7 +21,7 @@ from small_model import ONE_BLOCK, plain_model, small_model  # noqa: E402
 from training_runs import act_at, send_sigterm  # noqa: E402
 
 from lambdanet import configs  # noqa: E402
-from lambdanet.errors import Preempted  # noqa: E402
+from lambdanet.core.errors import Preempted  # noqa: E402
 from lambdanet.models import zoo  # noqa: E402
 from lambdanet.training.run import logs, model_dir  # noqa: E402
 from lambdanet.training.train import train  # noqa: E402

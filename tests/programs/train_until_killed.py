@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 
-from lambdanet import cli, command_line
+from lambdanet import cli
+from lambdanet.core import command_line
 
 
 def kill():

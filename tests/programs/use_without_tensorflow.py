@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import lambdanet
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.models.weights import weight_files
 

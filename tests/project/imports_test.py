@@ -17,7 +17,7 @@ def test_every_folder_of_the_package_is_a_package():
     folders = {
         p.name for p in (ROOT / "lambdanet").iterdir() if (p / "__init__.py").exists()
     }
-    assert folders == PACKAGES.keys() - {*source_tree.BESIDE, "core"}
+    assert folders == PACKAGES.keys() - {*source_tree.BESIDE}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

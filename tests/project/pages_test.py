@@ -21,9 +21,10 @@ from processes import output_of
 from programs.run_page import KERAS_3, programs, run_page
 from source_tree import ROOT
 
-from lambdanet import cli, command_line, configs
+from lambdanet import cli, configs
 from lambdanet.configs.recipe import override
 from lambdanet.configs.registry import pretrained_weights
+from lambdanet.core import command_line
 from lambdanet.models import zoo
 from lambdanet.models.names import check_model, list_models
 from lambdanet.models.weights import hub, pretrained, weight_files

@@ -8,7 +8,7 @@ import pytest
 from pages import PAGES
 
 from lambdanet import configs
-from lambdanet.errors import Preempted
+from lambdanet.core.errors import Preempted
 from lambdanet.tpu_estimates import steps
 from lambdanet.training.data.bad_records import DEFAULT_LIMIT
 from lambdanet.training.run.loop import TrainOptions

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lambdanet import text_table
+from lambdanet.core import text_table
 from lambdanet.training import confusion
 
 NAMES = ["cat", "dog", "owl", "yak"]

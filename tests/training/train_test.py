@@ -23,7 +23,7 @@ from training_runs import (
 )
 
 from lambdanet import LambdaLayer
-from lambdanet.errors import Preempted
+from lambdanet.core.errors import Preempted
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import build, logs, model_dir
 from lambdanet.training.train import train

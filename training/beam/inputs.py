@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from lambdanet.errors import InputError, invalid
-from lambdanet.files import absolute, read_remote
+from lambdanet.core.errors import InputError, invalid
+from lambdanet.core.files import absolute, read_remote
 from lambdanet.training.data import records, tables, tfds_source
 from lambdanet.training.data.bad_records import BadRecords, Example
 from lambdanet.training.data.image_files import ENDINGS, as_decodable, find_pictures

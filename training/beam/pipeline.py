@@ -8,7 +8,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
-from lambdanet.errors import InputError, one_line
+from lambdanet.core.errors import InputError, one_line
 
 LOCAL = "DirectRunner"  # without a name, Beam downloads another local runner
 

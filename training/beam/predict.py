@@ -17,8 +17,14 @@ import numpy as np
 import tensorflow as tf
 from apache_beam.utils.shared import Shared
 
-from lambdanet.errors import InputError, check_counts, check_known, invalid
-from lambdanet.files import absolute, check_outside, locked, read_remote, write_output
+from lambdanet.core.errors import InputError, check_counts, check_known, invalid
+from lambdanet.core.files import (
+    absolute,
+    check_outside,
+    locked,
+    read_remote,
+    write_output,
+)
 from lambdanet.training.beam import pipeline
 from lambdanet.training.beam.inputs import Part, Pictures, open_inputs
 from lambdanet.training.data import records

@@ -12,14 +12,14 @@ import apache_beam as beam
 import numpy as np
 import tensorflow as tf
 
-from lambdanet.errors import (
+from lambdanet.core.errors import (
     InputError,
     check_counts,
     check_known,
     check_natural,
     invalid,
 )
-from lambdanet.files import absolute, write_output
+from lambdanet.core.files import absolute, write_output
 from lambdanet.training.beam import pipeline, predict
 from lambdanet.training.beam.inputs import Part
 from lambdanet.training.data import records

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from lambdanet.errors import InputError, escape_unprintable, invalid
+from lambdanet.core.errors import InputError, escape_unprintable, invalid
 
 DEFAULT_LIMIT = 100
 DEFAULT_SHARE = 0.1

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from lambdanet.errors import InputError, check_different, invalid, unreadable
-from lambdanet.errors import normalized as normalized
+from lambdanet.core.errors import InputError, check_different, invalid, unreadable
+from lambdanet.core.errors import normalized as normalized
 
 MAX_LISTED = 5  # names in a line
 IGNORED = 255  # in a mask: the pixel has no class

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, invalid
+from lambdanet.core.errors import InputError, invalid
 from lambdanet.training.data import preprocess, records
 from lambdanet.training.data.bad_records import (
     BadRecords,

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import check_known, invalid, unknown
+from lambdanet.core.errors import check_known, invalid, unknown
 from lambdanet.training.data.bad_records import is_of_system
 from lambdanet.training.data.class_names import normalized
 from lambdanet.training.data.image_files import ENDINGS, find_pictures

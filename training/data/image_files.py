@@ -16,8 +16,8 @@ import tensorflow as tf
 import tqdm
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import check_outside
+from lambdanet.core.errors import InputError, invalid, one_line
+from lambdanet.core.files import check_outside
 from lambdanet.training.data.bad_records import describe_left_out, is_of_system
 from lambdanet.training.data.image_bytes import JPEG, PNG, RIFF, WEBP, decode
 

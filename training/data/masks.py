@@ -28,7 +28,7 @@ from PIL import Image, ImageOps
 
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.training.data.bad_records import Example
 from lambdanet.training.data.class_names import IGNORED, read_class_map
 from lambdanet.training.data.folder import choose_for_evaluation

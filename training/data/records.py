@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, check_known, invalid
-from lambdanet.files import read_remote
+from lambdanet.core.errors import InputError, check_known, invalid
+from lambdanet.core.files import read_remote
 from lambdanet.training.data import class_names
 from lambdanet.training.data.bad_records import Example
 from lambdanet.training.data.image_bytes import Encoded

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, invalid, unknown
+from lambdanet.core.errors import InputError, invalid, unknown
 from lambdanet.training.data.bad_records import Example
 from lambdanet.training.data.image_bytes import Encoded, is_decodable
 from lambdanet.training.data.image_files import as_decodable, read_image

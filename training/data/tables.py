@@ -23,7 +23,7 @@ import tensorflow as tf
 from pyarrow import csv, parquet
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, invalid, one_line, unknown
+from lambdanet.core.errors import InputError, invalid, one_line, unknown
 from lambdanet.training.data.sources import Row, RowSource
 
 COLUMNS = ("file", "label", "split")

@@ -18,7 +18,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import file_adapters
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, invalid, one_line, unknown
+from lambdanet.core.errors import InputError, invalid, one_line, unknown
 from lambdanet.training.data.bad_records import Example
 from lambdanet.training.data.image_bytes import Encoded
 from lambdanet.training.data.records import number_records

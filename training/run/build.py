@@ -17,7 +17,7 @@ from lambdanet import backend as K
 from lambdanet.backend import Tensor, compat, keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.recipe_values import SCHEDULES
-from lambdanet.errors import check_known, invalid, one_line
+from lambdanet.core.errors import check_known, invalid, one_line
 from lambdanet.training.data.task import task_of
 from lambdanet.training.run.optimizers import (
     LossScaleOptimizer,

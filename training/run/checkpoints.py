@@ -17,8 +17,8 @@ import numpy as np
 
 from lambdanet.backend import compat, keras
 from lambdanet.backend.strategies import SEEDS
-from lambdanet.errors import InputError, Preempted, invalid, one_line
-from lambdanet.files import atomic_file, write_atomic
+from lambdanet.core.errors import InputError, Preempted, invalid, one_line
+from lambdanet.core.files import atomic_file, write_atomic
 from lambdanet.training.data.task import Task
 from lambdanet.training.run.devices import ONE_DEVICE, Devices
 from lambdanet.training.run.stop_request import StopRequest

@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from lambdanet.backend import keras
 from lambdanet.backend.strategies import average_on_read, draw_different_numbers
-from lambdanet.errors import InputError, Preempted, check_known, invalid, one_line
-from lambdanet.files import cache_dir, writable_dir
+from lambdanet.core.errors import InputError, Preempted, check_known, invalid, one_line
+from lambdanet.core.files import cache_dir, writable_dir
 from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
 
 PARTING_SECONDS = 2.0

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from lambdanet import text_table
 from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError
-from lambdanet.files import write_atomic
+from lambdanet.core import text_table
+from lambdanet.core.errors import InputError
+from lambdanet.core.files import write_atomic
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run.checkpoints import Logs
 from lambdanet.training.run.devices import Devices

@@ -34,12 +34,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from lambdanet import which_keras
 from lambdanet.backend import keras
-from lambdanet.command_line import find_function
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, check_counts, invalid
-from lambdanet.files import locked
+from lambdanet.core import which_keras
+from lambdanet.core.command_line import find_function
+from lambdanet.core.errors import InputError, check_counts, invalid
+from lambdanet.core.files import locked
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.class_names import Classes, read_class_map
 from lambdanet.training.data.dataset import Dataset

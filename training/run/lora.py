@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from lambdanet.backend import compat, keras
-from lambdanet.errors import invalid
+from lambdanet.core.errors import invalid
 from lambdanet.models.layer_builder import CLASSIFIER
 
 FIRST = "lora_kernel_a"  # [inputs, rank]

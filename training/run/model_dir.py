@@ -24,8 +24,8 @@ from lambdanet.backend import keras
 from lambdanet.configs import recipe as recipes
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, invalid
-from lambdanet.files import absolute, local_path, write_atomic
+from lambdanet.core.errors import InputError, invalid
+from lambdanet.core.files import absolute, local_path, write_atomic
 from lambdanet.models.weights import weight_files
 from lambdanet.training.data.class_names import Classes, check_equal, read_names
 from lambdanet.training.run import checkpoints

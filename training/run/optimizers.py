@@ -14,7 +14,7 @@ from lambdanet import backend as K
 from lambdanet.backend import Tensor, compat, keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.recipe_values import OPTIMIZERS, coerce
-from lambdanet.errors import check_known
+from lambdanet.core.errors import check_known
 from lambdanet.models.layer_builder import CLASSIFIER
 
 

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lambdanet import onednn
 from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.registry import pretrained_weights
-from lambdanet.errors import InputError, invalid, unreadable
+from lambdanet.core import onednn
+from lambdanet.core.errors import InputError, invalid, unreadable
 from lambdanet.models import zoo
 from lambdanet.models.deeplab import HEAD
 from lambdanet.models.layer_builder import CLASSIFIER

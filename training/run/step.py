@@ -26,7 +26,7 @@ from lambdanet import backend as K
 from lambdanet.backend import ENGINE, Tensor, keras
 from lambdanet.backend.device import num_devices
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import invalid
+from lambdanet.core.errors import invalid
 from lambdanet.training.run.optimizers import (
     LAMB,
     adaptive_clip,

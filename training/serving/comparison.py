@@ -12,7 +12,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.errors import InputError, invalid
+from lambdanet.core.errors import InputError, invalid
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import image_files, mask_view, preprocess
 from lambdanet.training.data.bad_records import Example, Pair

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from lambdanet.errors import escape_unprintable
-from lambdanet.files import (
+from lambdanet.core.errors import escape_unprintable
+from lambdanet.core.files import (
     MARKED_PNG,
     check_replaceable,
     local_path,

@@ -13,10 +13,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from lambdanet import which_keras
 from lambdanet.backend import compat, keras
-from lambdanet.errors import InputError, invalid, one_line
-from lambdanet.files import (
+from lambdanet.core import which_keras
+from lambdanet.core.errors import InputError, invalid, one_line
+from lambdanet.core.files import (
     absolute,
     atomic_dir,
     check_output_dir,

@@ -15,9 +15,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lambdanet import files
 from lambdanet.backend import device, keras
-from lambdanet.errors import InputError, check_count, check_known, invalid, one_line
+from lambdanet.core import files
+from lambdanet.core.errors import (
+    InputError,
+    check_count,
+    check_known,
+    invalid,
+    one_line,
+)
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.class_names import write_names
 from lambdanet.training.run.model_dir import load_recipe

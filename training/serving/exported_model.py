@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from lambdanet.errors import invalid, one_line
-from lambdanet.files import absolute
+from lambdanet.core.errors import invalid, one_line
+from lambdanet.core.files import absolute
 
 
 class ExportedModel(NamedTuple):

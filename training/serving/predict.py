@@ -11,9 +11,14 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from lambdanet import text_table
-from lambdanet.errors import InputError, check_count, escape_unprintable, invalid
-from lambdanet.files import check_replaceable, local_path, writable_dir, write_output
+from lambdanet.core import text_table
+from lambdanet.core.errors import InputError, check_count, escape_unprintable, invalid
+from lambdanet.core.files import (
+    check_replaceable,
+    local_path,
+    writable_dir,
+    write_output,
+)
 from lambdanet.training.data.image_files import (
     expand_folders,
     named_if_damaged,

@@ -7,7 +7,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from lambdanet.backend import keras
-from lambdanet.errors import InputError, invalid, one_line
+from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.image_bytes import decode
 

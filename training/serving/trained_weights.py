@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
-from lambdanet.errors import invalid
+from lambdanet.core.errors import invalid
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing import Preprocessing, of_weights
 from lambdanet.models.weights import pretrained, tensor_files, weight_files

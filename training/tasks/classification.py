@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lambdanet import backend as K
-from lambdanet import text_table
 from lambdanet.backend import Tensor, keras
 from lambdanet.configs.recipe_values import LOSSES
-from lambdanet.files import MARKED_PNG, write_output
+from lambdanet.core import text_table
+from lambdanet.core.files import MARKED_PNG, write_output
 from lambdanet.training.calibration import expected_calibration_error
 from lambdanet.training.data.task import Evaluation, Task
 

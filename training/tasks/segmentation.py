@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from lambdanet import text_table
 from lambdanet.backend import Tensor, keras
 from lambdanet.configs.recipe_values import UNETS
-from lambdanet.errors import InputError, invalid
-from lambdanet.files import write_output
+from lambdanet.core import text_table
+from lambdanet.core.errors import InputError, invalid
+from lambdanet.core.files import write_output
 from lambdanet.training.data.class_names import IGNORED
 from lambdanet.training.data.task import Evaluation, Task
 from lambdanet.training.tasks.classification import ClassLoss

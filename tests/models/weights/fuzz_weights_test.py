@@ -10,7 +10,7 @@ import safetensors.numpy
 from fuzzing import rounds
 
 import lambdanet
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.models.weights import tensor_files, weight_files
 
 

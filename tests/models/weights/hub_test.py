@@ -10,7 +10,7 @@ from hub_server import COMMIT, serving
 from refusals import refused
 from terminal import terminal_as_stderr
 
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.models.weights import hub
 
 CONTENT = bytes(range(256)) * 12_000  # 3 MB

@@ -17,7 +17,7 @@ from prediction_files import read_predictions
 from refusals import refused
 
 from lambdanet import cli
-from lambdanet.files import locked
+from lambdanet.core.files import locked
 from lambdanet.training.beam.predict import Classifier, predict_files
 from lambdanet.training.data import records
 from lambdanet.training.serving.predict import predict as predict_single

@@ -13,7 +13,7 @@ from refusals import refused
 from training_runs import open_dataset, recipe_with
 
 from lambdanet import cli
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.training.beam.predict import Classifier
 from lambdanet.training.beam.pseudo_labels import pseudo_label, select
 from lambdanet.training.data import records

@@ -18,7 +18,7 @@ from fuzzing import rounds
 from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, pixels_of
 from training_runs import open_dataset
 
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.image_bytes import Encoded

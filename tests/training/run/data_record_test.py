@@ -14,7 +14,7 @@ from programs.small_model import plain_model
 from refusals import refused
 from training_runs import act_at, send_sigterm, times_of_files
 
-from lambdanet.errors import Preempted
+from lambdanet.core.errors import Preempted
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import logs, start

@@ -8,7 +8,8 @@ import pytest
 from helpers import assert_equal_arrays
 from refusals import refused
 
-from lambdanet import configs, files
+from lambdanet import configs
+from lambdanet.core import files
 from lambdanet.training.run import model_dir
 from lambdanet.training.run.build import build_model, build_optimizer
 from lambdanet.training.run.checkpoints import Checkpoints

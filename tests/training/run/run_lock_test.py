@@ -15,7 +15,7 @@ from helpers import program
 from refusals import refused
 
 from lambdanet import configs
-from lambdanet.files import locked, write_atomic
+from lambdanet.core.files import locked, write_atomic
 from lambdanet.training.run import model_dir
 from lambdanet.training.train import train
 

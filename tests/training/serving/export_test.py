@@ -19,7 +19,7 @@ from tiny_weights import export_words, write_tiny_weights
 
 import lambdanet
 from lambdanet import cli
-from lambdanet.errors import InputError
+from lambdanet.core.errors import InputError
 from lambdanet.models.preprocessing import BICUBIC, Preprocessing
 from lambdanet.models.weights import weight_files
 from lambdanet.training.serving.export import (

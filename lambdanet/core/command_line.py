@@ -18,8 +18,8 @@ from typing import Any
 
 from absl import flags, logging
 
-from lambdanet import text_table
-from lambdanet.errors import (
+from lambdanet.core import text_table
+from lambdanet.core.errors import (
     InputError,
     Preempted,
     Unfinished,
@@ -27,8 +27,8 @@ from lambdanet.errors import (
     one_line,
     unknown,
 )
-from lambdanet.files import local_path
-from lambdanet.freed_memory import keep_for_tensorflow
+from lambdanet.core.files import local_path
+from lambdanet.core.freed_memory import keep_for_tensorflow
 
 HELP = ("--help", "-h")
 GOOGLE = "0x1ae0"  # as the vendor of a PCI device

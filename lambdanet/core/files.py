@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lambdanet.errors import InputError, invalid
+from lambdanet.core.errors import InputError, invalid
 
 # The chunk after the header of the PNG files that `write_output` writes, and the beginning of such a file.
 _TEXT = b"tEXtSoftware\0lambdanet"

@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lambdanet.errors import check_known
+from lambdanet.core.errors import check_known
 
 FORMATS = ("text", "markdown", "csv")
 

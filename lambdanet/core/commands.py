@@ -21,8 +21,8 @@ from typing import Annotated, Any
 
 from absl import flags
 
-from lambdanet.command_line import Arguments, Command, Flag
-from lambdanet.errors import invalid
+from lambdanet.core.command_line import Arguments, Command, Flag
+from lambdanet.core.errors import invalid
 
 
 class Repeated:

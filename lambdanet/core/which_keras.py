@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
-from lambdanet.errors import InputError, invalid
+from lambdanet.core.errors import InputError, invalid
 
 BACKENDS = ("tensorflow", "jax", "torch")
 HINT = (
