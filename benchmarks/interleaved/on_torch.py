@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs contenders on PyTorch, on its GPU if it has one."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from benchmarks.interleaved import memory
 from lambdanet.core.freed_memory import keep_memory
 
 
 def start(threads: int) -> dict[str, str]:
     """Limits PyTorch to `threads` and returns its version and device.
 
-    It keeps the memory of freed arrays, with which PyTorch is faster. On a GPU, products of float32 are in
-    TF32, as on JAX and TensorFlow.
+    It keeps the memory of freed arrays, with which PyTorch is faster, but where memory is measured. On a GPU,
+    products of float32 are in TF32, as on JAX and TensorFlow.
     """
-    keep_memory()
+    if not memory.ENVIRONMENT.items() <= os.environ.items():
+        keep_memory()
     torch.set_num_threads(threads)
     name = "CPU"
     if torch.cuda.is_available():
