@@ -90,11 +90,8 @@ def timm() -> str:
 
 
 def _beside_timm(machine: str) -> str:
-    rows = [
-        row
-        for batch in (1, 8)
-        for row in read_csv(f"timm/{machine}/batch_{batch}/models.csv")
-    ]
+    files = sorted((RESULTS / "timm" / machine).glob("*/models.csv"))
+    rows = [row for file in files for row in read_csv(str(file.relative_to(RESULTS)))]
     times = {
         (row["model"], row["batch"], row["pass"]): row["ms_median"] for row in rows
     }

@@ -96,7 +96,7 @@ _CPU_WITHOUT_ONEDNN = (
 # The same with oneDNN and without AVX-512: from the times of an EPYC 7003 with TF_ENABLE_ONEDNN_OPTS=1. Only
 # their ratios are fitted.
 _CPU_WITHOUT_AVX512 = (
-    Speed(rate=5.6e10, elementwise_rate=7.1e8, bandwidth=2.6e9),
+    Speed(rate=5.6e10, elementwise_rate=1e9, bandwidth=2.6e9),
     Speed(rate=1.6e11, elementwise_rate=1.6e9, bandwidth=8e9, convolution_rate=2e10),
 )
 # Replaces these rates: those of both passes, and those of a forward pass, in the order of `Speed`.
