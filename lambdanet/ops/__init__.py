@@ -11,7 +11,11 @@ from lambdanet.ops.content_lambdas import (
     apply_content_lambda,
     content_lambda,
 )
-from lambdanet.ops.kernels import IMPLEMENTATIONS, apply_position_lambdas
+from lambdanet.ops.kernels import (
+    IMPLEMENTATIONS,
+    apply_position_lambdas,
+    form_table,
+)
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -19,5 +23,6 @@ __all__ = [
     "apply_content_lambda",
     "apply_position_lambdas",
     "content_lambda",
+    "form_table",
     "reference",
 ]

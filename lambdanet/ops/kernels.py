@@ -10,8 +10,10 @@ chooses one of the forms of the row, by its estimated time, and calls it.
 import dataclasses
 import functools
 import itertools
+import logging
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, device
@@ -99,6 +101,17 @@ FORMS: dict[str, Callable[[Sizes], Sequence[Form]]] = {
     "depthwise_conv": lambda sizes: [convolution.Convolution(depthwise=True)],
 }
 IMPLEMENTATIONS = tuple(FORMS)
+OF_LAYERS = ("auto", "reference", *IMPLEMENTATIONS)
+# Why "auto" chooses its form, and why it does not compare others with it.
+REASONS = {
+    "auto": "chosen: the least memory of those within the slack of the device",
+    "einsum": "not compared: needs a map and a table of known size, and no TPU",
+    "query_first": "not compared: needs a map and a table of known size, and no TPU",
+    "blocked": "not compared: needs a table of known size, and no TPU",
+    "blocked_query_first": "not compared: needs a table of known size, and no TPU",
+    "conv": "not compared: needs an image of known size, u = 1, no strides, dilation or pool, and no TPU",
+    "depthwise_conv": "not compared: was never the fastest",
+}
 
 
 def apply_position_lambdas(
@@ -191,6 +204,7 @@ def choose_form(
         applicable(sizes) for applicable in candidates
     )
     form = choose_fastest(list(forms), sizes, speed, kernel.device)
+    logging.getLogger("lambdanet").debug("position lambdas by %s for %s", form, sizes)
     if form.has_fast_gradient or implementation in FORMS:
         return form
     # A gradient may be taken all the same, as by fine-tuning with `training=False`.
@@ -208,3 +222,35 @@ def choose_fastest(
         return next(form for form in forms if seconds[form] == shortest)
     fast = [form for form in forms if seconds[form] <= device.slack * shortest]
     return min(fast, key=lambda form: (form.memory(sizes, device), seconds[form]))
+
+
+def form_table(**sizes: Any) -> str:
+    """Returns a table of the forms of position lambdas: their estimated cost, and why "auto" chooses one.
+
+    Args:
+      **sizes: those of `lambdanet.ops.position_term.Sizes`: batch, query_size, context_size, scope, h, k, v,
+        and others that differ from its defaults, such as needs_gradient=False.
+
+    Returns:
+      A line for each implementation, with its best block. Times are for comparisons, on this process's
+      device, or on the one that `lambdanet.backend.device.assume` sets.
+
+    Example:
+      >>> size = (28, 28)
+      >>> print(form_table(batch=8, query_size=size, context_size=size, scope=(23, 23), h=4, k=16, v=32))
+    """
+    given = Sizes(**sizes)
+    kernel = kernels_for_device()
+    by_xla = K.is_compiled_by_xla()
+    speed = kernel.device.speed(given.needs_gradient, by_xla)
+    compared = [form for forms in kernel.position_lambdas for form in forms(given)]
+    lines = []
+    for name, reason in REASONS.items():
+        form = choose_form(given, name, kernel, by_xla)
+        form = getattr(form, "forward", form)  # of `TwoForms`
+        if name != "auto" and form in compared:
+            reason = "takes longer, or more memory"
+        time = 1e3 * form.seconds(given, speed)
+        memory = form.memory(given, kernel.device) / 1e6
+        lines.append(f"{name:19} {time:9.3g} ms {memory:9.3g} MB  {form}: {reason}")
+    return "\n".join(lines)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from helpers import relative_error, with_gradients
 from refusals import refused
 
+from lambdanet import ops
 from lambdanet.backend import device
 from lambdanet.core import onednn
 from lambdanet.ops import kernels
@@ -224,3 +225,22 @@ def test_gradient_of_a_form_for_the_forward_pass(traced):
     results = (with_gradients(function(needed), inputs) for needed in (True, False))
     for found, expected in zip(*results, strict=True):
         assert relative_error(found, expected) < 1e-5
+
+
+def test_form_table_has_costs_and_reasons(caplog):
+    """Each choice is logged, once."""
+    kernels.choose_form.cache_clear()
+    caplog.set_level("DEBUG", "lambdanet")
+    sizes = problem(28, 128, 8, needs_gradient=False)
+    rows = ops.form_table(**vars(sizes)).splitlines()
+    form = Product(True)
+    time = 1e3 * form.seconds(sizes, KERNELS["CPU"].device.inference)
+    memory = form.memory(sizes, CPU) / 1e6
+    expected = f"query_first {time:.3g} ms {memory:.3g} MB {form}: takes longer, or more memory"
+    assert " ".join(rows[2].split()) == expected
+    assert f" {choose(sizes).forward}: chosen" in rows[0]
+    assert caplog.messages.count(f"position lambdas by {form} for {sizes}") == 1
+    unknown = ops.form_table(**vars(problem(None, 128, 8)))
+    assert unknown.count("not compared: needs a map and a table of known") == 2
+    with device.assume("TPU"):
+        assert ops.form_table(**vars(sizes)).count("not compared") == 6
