@@ -56,6 +56,9 @@ LAYERS = {
         multi_head=True,
         batch_norm=False,
     ),
+    "LambdaLayer_reference": partial(
+        with_positions(scope=5, dilation=2), implementation="reference"
+    ),
     "LambdaLayer_shared": partial(
         with_positions(scope=5, name="embedding"), content=False
     ),

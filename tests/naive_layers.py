@@ -213,3 +213,12 @@ def randomize(layer, seed=0):
     """Sets random weights, so that no batch normalization is the identity."""
     rng = np.random.default_rng(seed)
     layer.set_weights([rng.uniform(0.5, 1.5, x.shape) for x in layer.weights])
+
+
+def by_reference(layer):
+    """A layer with the same weights, which `lambdanet.ops.reference` computes."""
+    config = {**layer.get_config(), "implementation": "reference"}
+    same = lambdanet.LambdaLayer.from_config(config)
+    same.build_from_config(layer.get_build_config())
+    same.set_weights(layer.get_weights())
+    return same

@@ -13,7 +13,7 @@ from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import at_least_float32, product, sizes
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.layers.projections import Projections
-from lambdanet.ops import blocking, content_lambdas, pooling, relative_positions
+from lambdanet.ops import blocking, content_lambdas, pooling, reference
 from lambdanet.ops.position_term import Geometry
 
 
@@ -126,9 +126,7 @@ def _visible(layer: LambdaLayer, parts: Projections, chosen: _Chosen) -> Tensor 
         context_size = sizes(parts.values[0])[1:-2]
         axis = layer.causal_axis
         strides = layer.geometry.along(len(query_size))[axis].query_strides
-        mask = relative_positions.causal_pairs(
-            query_size, context_size, axis, strides, K.convert_to_tensor(places)
-        )
+        mask = reference.causal_mask(query_size, context_size, axis, strides, places)
     return content_lambdas.visible_pairs(mask, parts.padding_mask)
 
 

@@ -18,6 +18,9 @@ from lambdanet.layers.lambda_state import check_state
 from lambdanet.layers.layer import check_rank
 from lambdanet.ops.content_lambdas import as_boolean
 
+# The numbers of all embeddings by the reference, which is for comparisons: 64 MiB in float32.
+LARGEST = 2**24
+
 
 def read_masks(
     layer: Any,
@@ -93,10 +96,19 @@ def check_call(
     if layer.built:
         check_rank(layer, inputs.shape, layer.input_rank)
     source = inputs if context is None else context
+    if len(source.shape) != len(inputs.shape):
+        shapes = f"{tuple(inputs.shape)}, {tuple(source.shape)}"
+        raise InputError(f"input and context must have the same rank, got {shapes}")
     if not shapes_agree(source.shape[:1], inputs.shape[:1]):
         name = "the number of examples of the context"
         accepted = f"{inputs.shape[0]}, those of the inputs"
         raise invalid(name, accepted, source.shape[0])
+    if layer.implementation == "reference":
+        counts = [num_positions(x.shape) for x in (inputs, source)]  # without strides
+        pairs = [*counts, layer.key_dim, layer.intra_depth]
+        if product(n or 0 for n in pairs) > LARGEST:
+            name = "the embeddings [n, m, k, u] of implementation='reference'"
+            raise invalid(name, "at most 64 MiB in float32", pairs)
     if layer.causal is not False and context is not None:
         raise InputError(
             f"causal={layer.causal!r} needs the inputs as context; give attention_mask as [n, m] instead"

@@ -20,11 +20,11 @@ from lambdanet.layers.layer import (
     rebuild_layer,
     strided_shape,
 )
-from lambdanet.layers.own_lambdas import apply_own_lambdas
+from lambdanet.layers.own_lambdas import apply_by_reference, apply_own_lambdas
 from lambdanet.layers.position_embedding import PositionEmbedding
 from lambdanet.layers.projections import project
 from lambdanet.ops import content_lambdas
-from lambdanet.ops.kernels import IMPLEMENTATIONS
+from lambdanet.ops.kernels import OF_LAYERS
 from lambdanet.ops.position_term import Geometry
 
 
@@ -68,7 +68,8 @@ class LambdaLayer(Layer):
         with "same" padding, at a fraction of the cost.
       causal: whether a query sees only the positions up to its own: True on sequences; on images and volumes,
         "time" or the number of the axis, 1 for the first spatial one. Tables have the offsets up to 0.
-      implementation: as in `RelativePositionEmbedding`.
+      implementation: as in `RelativePositionEmbedding`, or "reference": the whole layer by the equations of
+        `lambdanet.ops.reference`, without a state, on maps whose embeddings [n, m, k, u] take 64 MiB or less.
       kernel_regularizer: regularizer of the three projections; position embeddings have none.
       use_bias: whether the projections of queries and values have biases, as batch normalizations become
         that `lambdanet.for_inference` folds into them.
@@ -147,8 +148,7 @@ class LambdaLayer(Layer):
             checks.check_divisible(self.filters, self.num_heads)
         errors.check_flags(content=content, multi_head=multi_head, use_bias=use_bias)
         checks.check_normalizations(key_normalization, query_normalization, batch_norm)
-        known = ("auto", *IMPLEMENTATIONS)
-        errors.check_known("implementation", implementation, known)
+        errors.check_known("implementation", implementation, OF_LAYERS)
         self.causal = checks.check_causal(causal)
         self.content = content
         self.multi_head = multi_head
@@ -172,10 +172,6 @@ class LambdaLayer(Layer):
         context_shape = checks.checked_shape(
             self.context_shape or input_shape, "context"
         )
-        if len(context_shape) != len(input_shape):
-            raise errors.InputError(
-                f"input and context must have the same rank, got {input_shape}, {context_shape}"
-            )
         channels = input_shape[-1]
         context_channels = context_shape[-1]
         filters = self.filters or channels
@@ -227,26 +223,24 @@ class LambdaLayer(Layer):
         parts = project(
             self, inputs, context, attention_mask, padding_mask, mask, training
         )
-        past: list[Any] = [None] * self.num_lambdas
-        if initial_state:
-            past = initial_state
-        elif return_state:
+        past: list[Any] = initial_state or [None] * self.num_lambdas
+        if return_state and not initial_state:
             past = lambda_state.zero_state(self, sizes(inputs))
-        has_own_lambdas = attention_mask is not None or self.causal_axis is not None
         depth = self.num_heads // self.num_lambdas * self.value_dim
         outputs = []
         state: State = []
         for index in range(self.num_lambdas):
-            new: dict[str, Any] = {}
-            if has_own_lambdas:
+            if self.implementation == "reference":
+                y = apply_by_reference(self, index, parts)
+            elif attention_mask is not None or self.causal_axis is not None:
                 y, new = apply_own_lambdas(self, index, parts, past[index], training)
+                state.append(new)
             else:
                 queries, keys, values = parts.of_lambda(index)
                 content = self._content_lambda(keys, values, parts.padding_mask)
                 options = {"index": index, "training": training}
                 y = self._apply_lambdas(queries, values, content, **options)
             outputs.append(K.reshape(y, [*sizes(y)[:-2], depth]))
-            state.append(new)
         y = K.concatenate(outputs, axis=-1)  # [b, *query_size, d]
         shares = parts.visible_shares(self.geometry, y.dtype)
         if shares is not None:

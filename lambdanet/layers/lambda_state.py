@@ -127,6 +127,8 @@ def check_state(layer: Any, state: Any, inputs: Tensor, attention_mask: Any) -> 
     """Checks a call with a state, or with None for one that returns its first."""
     if layer.causal is False:
         raise invalid("causal", "True, 'time' or an axis, for a state", False)
+    if layer.implementation == "reference":
+        raise invalid("implementation", "'auto' or a form, for a state", "reference")
     if attention_mask is not None:
         accepted = "None with a state, which a padding_mask may have"
         raise invalid("attention_mask", accepted, tuple(attention_mask.shape[-2:]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lambdas of masked and causal queries, which have their own."""
+"""Lambdas that each query has of its own: masked and causal ones, and all of them by the reference."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from lambdanet.backend import Tensor
 from lambdanet.backend.tensors import sizes
 from lambdanet.layers.lambda_state import LambdaState
 from lambdanet.layers.projections import Projections
-from lambdanet.ops import causal_content, content_lambdas
+from lambdanet.ops import causal_content, content_lambdas, reference
 
 
 def apply_own_lambdas(
@@ -93,3 +93,45 @@ def _apply_content(
         sums,
     )
     return outputs, sums._asdict()
+
+
+def apply_by_reference(layer: Any, index: int, parts: Projections) -> Tensor:
+    """Applies the lambdas by the equations of `lambdanet.ops.reference`, with an embedding for each pair.
+
+    Without content, keys are zeros that no softmax normalizes; without positions, embeddings are zeros.
+
+    Args:
+      layer: the lambda layer.
+      index: the number of the lambda.
+      parts: the projections, and the masks, with the causal one.
+
+    Returns:
+      [b, *output_size, h, v].
+    """
+    queries, keys, values = parts.of_lambda(index)
+    flat = content_lambdas.flatten_map(queries)
+    context = content_lambdas.flatten_map(values)
+    b, n, _, k = sizes(flat)
+    _, m, v, u = sizes(context)
+    embeddings = K.zeros([n, m, k, u], flat.dtype)
+    if layer.position is not None:
+        embeddings = layer.position.pair_embeddings(
+            queries, values, index, layer.geometry, K.arange(n), False
+        )
+    normalization = layer.key_normalization
+    if keys is None:
+        keys = K.zeros([b, m, k, u], flat.dtype)
+        normalization = None
+    y = reference.apply_lambdas(
+        flat,
+        content_lambdas.flatten_map(keys),
+        context,
+        embeddings,
+        parts.attention_mask,
+        parts.padding_mask,
+        normalization,
+    )
+    if getattr(layer.position, "use_bias", False):
+        bias = K.cast(layer.position.bias, flat.dtype)
+        y += K.matmul(flat, bias[:, K.newaxis])
+    return layer.geometry.pool(K.reshape(y, [*sizes(queries)[:-1], v]))

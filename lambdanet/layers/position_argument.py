@@ -61,7 +61,7 @@ def embedding_of(
             raise invalid("position", accepted, position)
         if layer.scope != SCOPE:
             check_beside(position, "scope", layer.scope)
-        if layer.implementation != "auto":
+        if layer.implementation not in ("auto", "reference"):
             check_beside(position, "implementation", layer.implementation)
         if embeddings_initializer is not None:
             raise invalid(

@@ -26,6 +26,7 @@ from lambdanet.ops import (
     content_lambdas,
     kernels,
     products,
+    reference,
     relative_positions,
 )
 from lambdanet.ops.position_term import Geometry, PositionTerm, cut_axes
@@ -132,8 +133,8 @@ class PositionEmbedding(TableLayer):
           values: [b, *context_size, v, u].
           index: the number of the lambda, below `num_lambdas`.
           geometry: the spacing of queries and outputs; see `lambdanet.ops.position_term`.
-          mask: whether a query sees a context position, [n, m] or [b, n, m], booleans; None: all, or
-            all up to its own if the layer is causal.
+          mask: whether a query sees a context position, [n, m] or [b, n, m], booleans, also along a causal
+            axis; None: all, or all up to its own if the layer is causal.
           content: a content lambda to add to the position lambdas, [b, k, v].
           training: False if no gradient is needed, so that the fastest form of the forward pass is chosen.
           has_past: whether the values along the causal axis begin `num_past` positions before the queries.
@@ -234,6 +235,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         larger than `map_size`; "interpolate" stretches the table over any map.
       use_bias: whether to add a vector of depth k to the position lambda of every value channel.
       implementation: the form of `lambdanet.ops.apply_position_lambdas`; a mask [n, m] has its own form.
+        "reference" is that of lambda layers with this implementation, and "auto" in others.
 
     Raises:
       InputError: for arguments outside these ranges, a dilation with the scope None, or a map larger than
@@ -256,8 +258,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         super().__init__(key_dim, intra_depth, num_lambdas, **kwargs)
         check_flags(use_bias=use_bias)
         check_known("resize", resize, RESIZES)
-        implementations = ("auto", *kernels.IMPLEMENTATIONS)
-        check_known("implementation", implementation, implementations)
+        check_known("implementation", implementation, kernels.OF_LAYERS)
         self.scope = check_per_axis("scope", scope, check_scope_or_none)
         self.dilation = check_per_axis("dilation", dilation, check_count)
         self.map_size = check_per_axis("map_size", map_size, check_optional_count)
@@ -309,8 +310,15 @@ class RelativePositionEmbedding(PositionEmbedding):
 
     def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> Tensor:
         term = self._with_whole_table(term, has_past)
-        axes = cut_axes(term, None)
-        return relative_positions.read_pairs(term.table, axes, chosen)
+        axes = term.geometry.along(len(term.query_size))
+        return reference.gather_embeddings(
+            term.table,
+            term.query_size,
+            term.context_size,
+            [axis.query_strides for axis in axes],
+            self.dilation,
+            chosen=chosen,
+        )
 
     def _with_whole_table(self, term: PositionTerm, has_past: bool) -> PositionTerm:
         """Returns a term whose table fits its map, and has the offsets after a query too."""
@@ -439,16 +447,12 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
     ) -> Tensor:
         n, m = self._checked_counts(term)
         embeddings = _first_pairs(term.table, n, m)
-        if self.causal_axis is not None:
-            pairs = relative_positions.causal_pairs(
-                term.query_size,
-                term.context_size,
-                self.causal_axis,
-                term.geometry.along(len(term.query_size))[
-                    self.causal_axis
-                ].query_strides,
+        axis = self.causal_axis
+        if axis is not None and mask is None:
+            strides = term.geometry.along(len(term.query_size))[axis].query_strides
+            mask = reference.causal_mask(
+                term.query_size, term.context_size, axis, strides
             )
-            mask = pairs if mask is None else pairs & mask
         outputs = products.apply_embeddings(
             term.queries, term.values, embeddings, mask, term.content
         )

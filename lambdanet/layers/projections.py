@@ -11,7 +11,7 @@ from lambdanet.backend.tensors import (
     sizes,
 )
 from lambdanet.layers.call_arguments import read_masks
-from lambdanet.ops import content_lambdas, relative_positions
+from lambdanet.ops import content_lambdas, reference
 from lambdanet.ops.position_term import Geometry
 
 
@@ -23,7 +23,7 @@ class Projections(NamedTuple):
       keys: [b, *context_size, k, u], not yet normalized; None without content.
       values: [b, *context_size, v, u], zero in padding.
       attention_mask: what each query sees of the context, [n, m] or [b, n, m], also along a causal axis;
-        None: no mask was given.
+        None: no mask was given, and no reference needs it.
       padding_mask: the context positions that are no padding, [b, m]; None: all.
       query_mask: the queries that are no padding, [b, *query_size]; None: all.
     """
@@ -73,13 +73,15 @@ def project(
         every_query = (slice(None), *every)
         inputs = inputs[every_query]
         query_mask = None if query_mask is None else query_mask[every_query]
-    if attention_mask is not None and layer.causal_axis is not None:
-        attention_mask = attention_mask & relative_positions.causal_pairs(
+    by_pairs = attention_mask is not None or layer.implementation == "reference"
+    if by_pairs and layer.causal_axis is not None:
+        earlier = reference.causal_mask(
             sizes(inputs)[1:-1],
             sizes(context)[1:-1],
             layer.causal_axis,
             axes[layer.causal_axis].query_strides,
         )
+        attention_mask = earlier if attention_mask is None else attention_mask & earlier
     # One map for each lambda: [b, *query_size, h, k], [b, *context_size, k, u], [b, *context_size, v, u].
     h = layer.num_heads // layer.num_lambdas
     k = layer.key_dim

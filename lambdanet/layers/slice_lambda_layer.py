@@ -53,6 +53,9 @@ class SliceLambdaLayer(LambdaLayer):
             if kwargs.get(name, value) != value:
                 raise invalid(f"{name} of a SliceLambdaLayer", f"{value}", kwargs[name])
         super().__init__(filters, **kwargs)
+        if self.implementation == "reference":
+            name = "implementation of a SliceLambdaLayer"
+            raise invalid(name, "'auto' or a form", "reference")
         self.slice_scope = check_scope(slice_scope, "slice_scope")
         self.slice_position = RelativePositionEmbedding(
             self.key_dim,

@@ -76,7 +76,7 @@ def content_lambda(
     values = flatten_map(values)
     if padding_mask is not None:
         keys = without_padding(keys, normalization, padding_mask)
-    keys = K.cast(_normalized(keys, normalization), values.dtype)
+    keys = K.cast(normalized(keys, normalization, axis=1), values.dtype)
     return K.matmul(join_intra_depth(keys), join_intra_depth(values), transpose_a=True)
 
 
@@ -170,11 +170,11 @@ def without_padding(
     return K.where(padding_mask, keys, unseen)
 
 
-def _normalized(keys: Tensor, normalization: str | None) -> Tensor:
-    """Normalizes keys [b, m, k, u] over m."""
+def normalized(keys: Tensor, normalization: str | None, axis: int) -> Tensor:
+    """Normalizes keys over the axis of their context by one of `KEY_NORMALIZATIONS`."""
     if normalization == "softmax":
-        return K.softmax(keys, axis=1)
-    return K.l2_normalize(keys, axis=1) if normalization == "l2" else keys
+        return K.softmax(keys, axis=axis)
+    return K.l2_normalize(keys, axis=axis) if normalization == "l2" else keys
 
 
 def _apply_masked(

@@ -8,7 +8,6 @@ translation equivariant (Bello 2021, section 3.3). Along an axis of length r it 
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, tensors
@@ -115,37 +114,6 @@ def expand_table(
     )
 
 
-def read_pairs(table: Tensor, axes: Sequence[PairAxis], chosen: Any) -> Tensor:
-    """Reads the embeddings of some queries and all context positions from a relative table.
-
-    Args:
-      table: [r, ..., k, u], one axis of offsets per spatial axis.
-      axes: the pairs along each spatial axis, without a pool.
-      chosen: the numbers of the queries among the flattened ones, [c].
-
-    Returns:
-      [c, m, k, u], zeros out of scope.
-    """
-    *scope, k, u = tensors.sizes(table, has_batch=False)
-    chosen = K.convert_to_tensor(chosen)
-    query_size = [axis.num_queries for axis in axes]
-    count = chosen.shape[0]
-    row = K.zeros([count, 1], "int32")
-    is_in_scope = row == 0
-    for number, axis in enumerate(axes):
-        r = scope[number]
-        places = _places_of(chosen, query_size, number)
-        rows = K.take(K.cast(offset_rows(axis, r), "int32"), places, axis=0)
-        rows = rows[:, K.newaxis]  # [c, 1, m along the axis]
-        shape = [count, -1]
-        is_in_scope = K.reshape(is_in_scope[..., K.newaxis] & (rows >= 0), shape)
-        row = K.reshape(row[..., K.newaxis] * r + rows, shape)
-    flat = K.reshape(K.convert_to_tensor(table), [-1, k * u])
-    pairs = K.take(flat, K.where(is_in_scope, row, 0), axis=0)
-    pairs = K.where(is_in_scope[..., K.newaxis], pairs, K.zeros([], pairs.dtype))
-    return K.reshape(pairs, [count, -1, k, u])
-
-
 @tensors.constant_folding
 def complete_causal_table(table: Tensor, axis: int, has_past: bool) -> Tensor:
     """Adds zeros for the positions that a query does not see, so that every form can use a causal table.
@@ -163,37 +131,6 @@ def complete_causal_table(table: Tensor, axis: int, has_past: bool) -> Tensor:
     if has_past:
         return tensors.pad(table, axis, zeros, 0)
     return tensors.pad(table, axis, 0, zeros)
-
-
-def causal_pairs(
-    query_size: Sequence[Size],
-    context_size: Sequence[Size],
-    axis: int,
-    strides: int,
-    chosen: Any = None,
-) -> Tensor:
-    """Returns which context positions are not after a query along one axis.
-
-    Args:
-      query_size: the queries along each axis; those of number i along the causal axis are at `strides * i`.
-      context_size: the context positions along each axis.
-      axis: the number of the causal axis.
-      strides: the distance between queries along it.
-      chosen: the numbers of some of the flattened queries; None: all of them.
-
-    Returns:
-      Booleans [n, m], over the flattened positions.
-    """
-    if chosen is None:
-        chosen = K.arange(tensors.product(query_size))
-    queries = strides * _places_of(chosen, query_size, axis)
-    context = K.arange(tensors.product(context_size))
-    return _places_of(context, context_size, axis) <= queries[:, K.newaxis]
-
-
-def _places_of(positions: Tensor, size: Sequence[Size], axis: int) -> Tensor:
-    """Returns the places of flattened positions along one axis of a map."""
-    return positions // tensors.product(size[axis + 1 :]) % size[axis]
 
 
 @tensors.constant_folding

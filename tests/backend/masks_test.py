@@ -14,7 +14,7 @@ import tensorflow as tf
 from fuzzing import pairwise
 from helpers import reloaded
 from keras import layers
-from naive_layers import images
+from naive_layers import by_reference, images
 from refusals import refused
 
 import lambdanet
@@ -139,6 +139,7 @@ ROADS = {
     "saved": lambda *case: reloaded(functional(*case), Path())(X),
     "for inference": lambda *case: lambdanet.for_inference(functional(*case))(X),
     "explained": explained,
+    "reference": lambda layer, *case: functional(by_reference(layer), *case)(X),
 }
 if K.ENGINE == "tensorflow":
     ROADS["exported"] = exported

@@ -5,7 +5,7 @@ import causal_cases
 import numpy as np
 import pytest
 from helpers import assert_near, reloaded
-from naive_layers import images, randomize
+from naive_layers import by_reference, images, randomize
 from refusals import refused
 
 import lambdanet
@@ -16,7 +16,7 @@ from lambdanet.models.complexity import count_flops
 
 
 @pytest.mark.parametrize("name", causal_cases.ALL)
-def test_saved_and_folded_layers_compute_the_same(name, tmp_path):
+def test_saved_folded_and_reference_layers_are_equal(name, tmp_path):
     options, shape, _ = causal_cases.ALL[name]
     inputs = keras.Input(shape[1:])
     layer = LambdaLayer(8, **causal_cases.arguments_of(options))
@@ -25,6 +25,7 @@ def test_saved_and_folded_layers_compute_the_same(name, tmp_path):
     x = images(*shape)
     reloaded(model, tmp_path, x)
     assert_near(lambdanet.for_inference(model)(x), model(x), 1e-5)
+    assert_near(by_reference(layer)(x), model(x), 1e-5)
 
 
 def test_a_shared_table_with_axes_of_its_own():

@@ -10,13 +10,24 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import images, product_error, relative_error, reloaded, with_gradients
+from helpers import (
+    assert_near,
+    images,
+    product_error,
+    relative_error,
+    reloaded,
+    with_gradients,
+)
 from layer_table import LAYERS as TABLE
+from naive_layers import by_reference, randomize
 from refusals import refused
 
 import lambdanet
 from lambdanet import LambdaLayer
+from lambdanet import backend as K
 from lambdanet.backend import compat, keras
+from lambdanet.explain.gradients import gradient
+from lambdanet.ops import kernels
 
 LAYERS = {
     **TABLE,
@@ -111,6 +122,24 @@ def test_half_precision_stays_near_float32(make):
             assert relative_error(one, other) < limit
         for array in with_gradients(partial(layer, training=True), [50 * x]):
             assert np.isfinite(tf.cast(array, tf.float32)).all()
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("name", [name for name in TABLE if "LambdaLayer" in name])
+def test_gradients_equal_those_of_the_reference(name, monkeypatch):
+    """Those of the squares of the outputs, with a context of its own; the reference has no other form."""
+    x, context = (K.convert_to_tensor(images(2, *size, 8)) for size in ([6, 5], [7, 3]))
+    layer = TABLE[name]()
+    layer(x, context=context)
+    randomize(layer)
+
+    def slopes(layer):
+        compute = gradient(lambda x: K.square(layer(x, context=context)))
+        return K.convert_to_numpy(compute(x))
+
+    expected = slopes(layer)
+    monkeypatch.delattr(kernels, "apply_term")
+    assert_near(slopes(by_reference(layer)), expected, 1e-5)
 
 
 WITH_REGULARIZER = [

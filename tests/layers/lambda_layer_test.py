@@ -64,6 +64,11 @@ def test_initializer_of_shared_positions():
         ({}, tf.ones([1, 4, 4, 10]), "filters=10 and num_heads=4"),
         ({}, keras.Input([4, 4, None]), "known number of channels"),
         (
+            {"implementation": "reference"},
+            tf.ones([1, 32, 33, 8]),
+            r"must be at most 64 MiB .*, got \[1056, 1056, 16, 1\]$",
+        ),
+        (
             {"scope": None},
             keras.Input([None, None, 8]),
             "global scope must be of known size, .*; or set map_s",
@@ -171,8 +176,11 @@ MASK = r"^attention_mask must be of the shape \[n, m\] = \[{}\] or \[b, n, m\] =
     ],
 )
 def test_calls_that_are_rejected(arguments, message):
-    with refused(message):
-        LambdaLayer(8)(images(1, 4, 8), **arguments)
+    built = LambdaLayer(8)
+    built.build([1, 4, 8])
+    for layer in (LambdaLayer(8), built):
+        with refused(message):
+            layer(images(1, 4, 8), **arguments)
 
 
 VISIBLE = np.tri(4, dtype=bool)

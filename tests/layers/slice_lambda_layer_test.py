@@ -116,6 +116,10 @@ def test_multiply_adds_count_the_positions_that_are_seen():
     [
         ({"causal": "time"}, "causal of a SliceLambdaLayer must be False, got 'time'"),
         ({"strides": 2}, "strides of a SliceLambdaLayer must be 1, got 2"),
+        (
+            {"implementation": "reference"},
+            "implementation of a SliceLambdaLayer must be .*, got 'reference'",
+        ),
     ],
 )
 def test_other_arguments_are_refused(options, message):

@@ -171,6 +171,11 @@ def state_of(batch_size=2, **options):
         ),
         ({"causal": False}, {"return_state": True}, "^causal must be .*, got False$"),
         (
+            {"implementation": "reference"},
+            {"initial_state": state_of()},
+            "^implementation must be .* for a state, got 'reference'$",
+        ),
+        (
             {"strides": 3},
             {"initial_state": state_of()},
             "the length of the inputs must be divisible by 3, .*got 8$",
