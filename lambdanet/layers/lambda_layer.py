@@ -223,7 +223,8 @@ class LambdaLayer(Layer):
         parts = project(
             self, inputs, context, attention_mask, padding_mask, mask, training
         )
-        past: list[Any] = initial_state or [None] * self.num_lambdas
+        past: list[Any] = [None] * self.num_lambdas
+        past = initial_state or past
         if return_state and not initial_state:
             past = lambda_state.zero_state(self, sizes(inputs))
         depth = self.num_heads // self.num_lambdas * self.value_dim

@@ -120,7 +120,7 @@ def gather_embeddings(
     )
     context = _positions(context_size)
     distances = context - queries[:, K.newaxis]  # [n, m, axes]
-    in_scope = True  # [n, m]
+    in_scope: Any = True  # [n, m]
     row = 0  # [n, m]
     steps = per_axis(dilation, len(scope))
     for axis, (r, step) in enumerate(zip(scope, steps, strict=True)):
