@@ -56,54 +56,33 @@ WEIGHTS = Limit(
 SEED = Limit(lambda v: 0 <= v < 2**31, "an integer from 0 to below 2**31")
 
 
-# The choices of a recipe, each name with its implementation.
-OPTIMIZERS = {
-    "adadelta": "keras.optimizers:Adadelta",
-    "adafactor": "keras.optimizers:Adafactor",
-    "adagrad": "keras.optimizers:Adagrad",
-    "adam": "keras.optimizers:Adam",
-    "adamax": "keras.optimizers:Adamax",
-    "adamw": "keras.optimizers:AdamW",
-    "ftrl": "keras.optimizers:Ftrl",
-    "lamb": "lambdanet.training.run.optimizers:LAMB",
-    "lion": "keras.optimizers:Lion",
-    "muon": "keras.optimizers:Muon",
-    "nadam": "keras.optimizers:Nadam",
-    "rmsprop": "keras.optimizers:RMSprop",
-    "schedulefreeadamw": "keras.optimizers:ScheduleFreeAdamW",
-    "sgd": "keras.optimizers:SGD",
-}
+# The choices of a recipe. The module that implements them has a table of the same names.
+OPTIMIZERS = (
+    "adadelta",
+    "adafactor",
+    "adagrad",
+    "adam",
+    "adamax",
+    "adamw",
+    "ftrl",
+    "lamb",
+    "lion",
+    "muon",
+    "nadam",
+    "rmsprop",
+    "schedulefreeadamw",
+    "sgd",
+)
 # Those whose steps decay the kernels; with the others, the loss does.
 DECAY_IN_STEPS = ("adafactor", "adamw", "lamb", "lion", "muon", "schedulefreeadamw")
-SCHEDULES = {
-    "constant": "lambdanet.training.run.build:constant",
-    "cosine": "lambdanet.training.run.build:cosine",
-    "exponential": "lambdanet.training.run.build:exponential",
-}
-AUGMENTATIONS = {
-    "affine": "lambdanet.training.data.augment:affine",
-    "crop_flip": "lambdanet.training.data.augment:crop_flip",
-    "flip": "lambdanet.training.data.augment:flip",
-    "none": "lambdanet.training.data.augment:central_view",
-    "padded_crop_flip": "lambdanet.training.data.augment:padded_crop_flip",
-}
-LOSSES = {
-    "binary_cross_entropy": "lambdanet.training.tasks.classification:SmoothedBinaryCrossEntropy",
-    "cross_entropy": "lambdanet.training.tasks.classification:SmoothedCrossEntropy",
-    "cross_entropy_dice": "lambdanet.training.tasks.segmentation:MaskLoss",
-    "dice": "lambdanet.training.tasks.segmentation:MaskLoss",
-}
-TASKS = {
-    "classification": "lambdanet.training.tasks.classification:Classification",
-    "multilabel": "lambdanet.training.tasks.multilabel:Multilabel",
-    "segmentation": "lambdanet.training.tasks.segmentation:Segmentation",
-}
+SCHEDULES = ("constant", "cosine", "exponential")
+AUGMENTATIONS = ("affine", "crop_flip", "flip", "none", "padded_crop_flip")
+LOSSES = ("binary_cross_entropy", "cross_entropy", "cross_entropy_dice", "dice")
+# One of your own is here with its class.
+TASKS: dict[str, Any] = dict.fromkeys(("classification", "multilabel", "segmentation"))
 UNETS = ("lambda_unet_2d", "unet_2d")  # networks of segmentation beside the zoo's
 INTERPOLATIONS = ("bicubic", "bilinear")
-POLICIES = {  # of RandAugment
-    "model_garden": "lambdanet.training.data.rand_augment:model_garden",
-    "timm": "lambdanet.training.data.rand_augment:timm",
-}
+POLICIES = ("model_garden", "timm")  # of RandAugment
 MAX_MAGNITUDE = 10.0  # of the policy timm
 INTEGERS = range(-(2**63), 2**63)
 

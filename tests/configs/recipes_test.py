@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes: their models and data exist, and their numbers are those of the papers."""
 
-import pkgutil
+import itertools
 
 import pytest
 from training_runs import open_dataset
@@ -11,17 +11,27 @@ from lambdanet import configs
 from lambdanet.configs import fashion_mnist
 from lambdanet.configs import recipe_values as v
 from lambdanet.models import complexity
-from lambdanet.training.run import build
+from lambdanet.training.data import augment, rand_augment, task
+from lambdanet.training.run import build, optimizers
+from lambdanet.training.tasks import classification
 
 NAMES = configs.list_recipes()
 
 
 @pytest.mark.parametrize(
-    "choices", [v.AUGMENTATIONS, v.LOSSES, v.POLICIES, v.SCHEDULES]
+    ("choices", "table"),
+    [
+        (v.AUGMENTATIONS, augment.AUGMENTATIONS),
+        (v.OPTIMIZERS, optimizers.OPTIMIZERS),
+        (v.POLICIES, rand_augment.POLICIES),
+        (v.SCHEDULES, build.SCHEDULES),
+        (v.TASKS, task.CLASSES),
+        (v._LOSSES["classification"], classification.LOSSES),
+        (v.LOSSES, itertools.chain(*v._LOSSES.values())),
+    ],
 )
-def test_every_choice_is_implemented(choices):
-    for path in choices.values():
-        assert callable(pkgutil.resolve_name(path))
+def test_every_choice_is_implemented(choices, table):
+    assert {*choices} == {*table}
 
 
 def test_recipes_name_models_of_the_zoo():

@@ -355,3 +355,13 @@ def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
         )
     )
     return tf.cast(first / (first + second), tf.float32)
+
+
+# The views of a recipe by the names of its `augmentation`.
+AUGMENTATIONS = {
+    "affine": affine,
+    "crop_flip": crop_flip,
+    "flip": flip,
+    "none": central_view,
+    "padded_crop_flip": padded_crop_flip,
+}

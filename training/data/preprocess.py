@@ -2,16 +2,14 @@
 """Preprocessing of a recipe: crop, resize, augmentation and normalization."""
 
 import dataclasses
-import pkgutil
 
 import tensorflow as tf
 
 from lambdanet.configs.recipe import Recipe
-from lambdanet.configs.recipe_values import AUGMENTATIONS, POLICIES
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import augment
 from lambdanet.training.data.image_bytes import Encoded
-from lambdanet.training.data.rand_augment import Policy
+from lambdanet.training.data.rand_augment import POLICIES
 
 # Of the color jitter, RandAugment, which derives others from it, and erasing; views derive 0 and 1.
 SEEDS = (1000, 2, 1001)
@@ -34,7 +32,7 @@ def training_view(image: Encoded, recipe: Recipe, seed: tf.Tensor) -> tf.Tensor:
     The same seed, int64 [2], gives the same one, uint8 [size_in_training, size_in_training, c].
     """
     prepare = dataclasses.replace(of_recipe(recipe), input_size=recipe.size_in_training)
-    view = pkgutil.resolve_name(AUGMENTATIONS[recipe.augmentation])
+    view = augment.AUGMENTATIONS[recipe.augmentation]
     return view(image, prepare, seed)
 
 
@@ -46,7 +44,7 @@ def change_pixels(pixels: tf.Tensor, recipe: Recipe, seed: tf.Tensor) -> tf.Tens
     if recipe.color_jitter:
         pixels = augment.color_jitter(pixels, recipe.color_jitter, jitter)
     if recipe.randaugment_layers:
-        policy: Policy = pkgutil.resolve_name(POLICIES[recipe.randaugment_policy])
+        policy = POLICIES[recipe.randaugment_policy]
         pixels = policy(pixels, recipe, rand_augment)
     if recipe.random_erasing:
         pixels = augment.erase(pixels, recipe.random_erasing, erase)

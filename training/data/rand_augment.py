@@ -32,9 +32,6 @@ MAX_SHIFT = 0.45  # of the size
 MAX_BLEND = 0.9
 MIN_FACTOR = 0.1
 
-# Image uint8 [h, w, 3] or [h, w, 1], recipe, seed int64 [2] -> uint8 [h, w, 3].
-Policy = Callable[[tf.Tensor, Recipe, tf.Tensor], tf.Tensor]
-
 
 class Strength(NamedTuple):
     """The strength of a layer's operations, and how its policy moves and rounds pixels.
@@ -358,3 +355,6 @@ TIMM: dict[str, Operation] = {
     "Sharpness": _blend(_smooth),
     **MOVES,
 }
+
+# Image uint8 [h, w, 3] or [h, w, 1], recipe, seed int64 [2] -> uint8 [h, w, 3].
+POLICIES = {"model_garden": model_garden, "timm": timm}

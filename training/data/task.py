@@ -134,9 +134,17 @@ class Task(Protocol):
         """Writes the files of an evaluation of a dataset, those of `FILES`, and prints their paths."""
 
 
+# By name, as their modules import this one.
+CLASSES = {
+    "classification": "lambdanet.training.tasks.classification:Classification",
+    "multilabel": "lambdanet.training.tasks.multilabel:Multilabel",
+    "segmentation": "lambdanet.training.tasks.segmentation:Segmentation",
+}
+
+
 def task_of(recipe: Recipe) -> Task:
     """Returns the task of a recipe."""
-    task: Any = TASKS[recipe.task]
+    task: Any = TASKS[recipe.task] or CLASSES[recipe.task]
     if isinstance(task, str):
         task = pkgutil.resolve_name(task)
     return task(recipe)

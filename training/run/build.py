@@ -7,7 +7,6 @@ are those of its task (training/tasks).
 
 import dataclasses
 import math
-import pkgutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, compat, keras
 from lambdanet.configs.recipe import Recipe
-from lambdanet.configs.recipe_values import SCHEDULES
 from lambdanet.core.errors import check_known, invalid, one_line
 from lambdanet.training.data.task import task_of
 from lambdanet.training.run.optimizers import (
@@ -228,7 +226,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         step = K.minimum(step, float(self.total_steps))
         rise = step / max(self.warmup_steps, 1)
         after = K.maximum(step - self.warmup_steps, 0.0)
-        factor = pkgutil.resolve_name(SCHEDULES[self.shape])(self, after)
+        factor = SCHEDULES[self.shape](self, after)
         return self.peak * K.where(step < self.warmup_steps, rise, factor)
 
     def get_config(self) -> dict[str, object]:
@@ -249,3 +247,6 @@ def cosine(schedule: WarmupSchedule, after: Tensor) -> Tensor:
 def exponential(schedule: WarmupSchedule, after: Tensor) -> Tensor:
     """Returns the factor on the peak, which falls by `decay_rate` every `decay_steps` steps."""
     return schedule.decay_rate ** K.floor(after / schedule.decay_steps)
+
+
+SCHEDULES = {"constant": constant, "cosine": cosine, "exponential": exponential}

@@ -5,7 +5,6 @@ What they do in a step is in step.py.
 """
 
 import inspect
-import pkgutil
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, compat, keras
 from lambdanet.configs.recipe import Recipe
-from lambdanet.configs.recipe_values import OPTIMIZERS, coerce
+from lambdanet.configs.recipe_values import coerce
 from lambdanet.core.errors import check_known
 from lambdanet.models.layer_builder import CLASSIFIER
 
@@ -99,6 +98,15 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         return weights, values
 
 
+# Those of Keras by their names in lower case.
+OPTIMIZERS = {
+    name.lower(): kind
+    for name, kind in vars(keras.optimizers).items()
+    if isinstance(kind, type) and "Optimizer" not in name
+}
+OPTIMIZERS["lamb"] = LAMB
+
+
 def inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """Returns the optimizer within loss scaling, or without it the optimizer itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
@@ -110,7 +118,7 @@ def class_of(recipe: Recipe) -> type[keras.optimizers.Optimizer]:
     Raises:
       InputError: it has no such option as in `optimizer_options`, or one of another type.
     """
-    kind = pkgutil.resolve_name(OPTIMIZERS[recipe.optimizer])
+    kind = OPTIMIZERS[recipe.optimizer]
     # Other fields of the recipe set what all of Keras's have.
     fields = parameters_of(keras.optimizers.SGD).keys() - {"nesterov"}
     fields |= {"beta_1", "adam_weight_decay"}

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One class for each image: the task `classification`."""
 
-import pkgutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +9,6 @@ import numpy as np
 
 from lambdanet import backend as K
 from lambdanet.backend import Tensor, keras
-from lambdanet.configs.recipe_values import LOSSES
 from lambdanet.core import text_table
 from lambdanet.core.files import MARKED_PNG, write_output
 from lambdanet.training.calibration import expected_calibration_error
@@ -68,7 +66,7 @@ class Classification(Task):
         options = {}
         if recipe.target_threshold:
             options["threshold"] = recipe.target_threshold
-        return pkgutil.resolve_name(LOSSES[recipe.loss])(
+        return LOSSES[recipe.loss](
             recipe.label_smoothing, recipe.class_weights, **options
         )
 
@@ -265,6 +263,12 @@ class SmoothedBinaryCrossEntropy(ClassLoss):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "threshold": self.threshold}
+
+
+LOSSES = {
+    "binary_cross_entropy": SmoothedBinaryCrossEntropy,
+    "cross_entropy": SmoothedCrossEntropy,
+}
 
 
 @keras.saving.register_keras_serializable("lambdanet")

@@ -143,12 +143,6 @@ def test_rates_per_layer_scale_steps(optimizer):
         )
 
 
-def test_every_optimizer_of_keras_is_known():
-    names = [name for name in dir(keras.optimizers) if "Optimizer" not in name]
-    classes = {name.lower() for name in names if name[0].isupper()}
-    assert classes == recipe_values.OPTIMIZERS.keys()
-
-
 def test_weights_that_nobody_evaluates_are_refused():
     message = "optimizer must be another one, .*average.*, got 'schedulefreeadamw'"
     with refused(message):
