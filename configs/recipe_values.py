@@ -106,6 +106,13 @@ def check_rules(recipe: Any) -> None:
                 getattr(recipe, field),
                 _HINTS.get(field, ""),
             )
+    of_task = f"with the task {recipe.task}"
+    for field in _LEFT_OUT.get(recipe.task, ()):
+        if value := getattr(recipe, field):
+            raise invalid(field, f"left out {of_task}", value)
+    losses = _LOSSES.get(recipe.task, LOSSES)
+    if recipe.loss not in losses:
+        raise invalid("loss", f"{' or '.join(losses)} {of_task}", recipe.loss)
 
 
 def check_value(
@@ -330,23 +337,6 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
             f"empty, {BALANCED}, or {{0.num_classes}} numbers, one per class",
         )
         for field in ("class_weights", "positive_weights")
-    ),
-    *(
-        (
-            field,
-            lambda r, task=task, field=field: r.task != task or not getattr(r, field),
-            f"left out with the task {task}",
-        )
-        for task, fields in _LEFT_OUT.items()
-        for field in fields
-    ),
-    *(
-        (
-            "loss",
-            lambda r, task=task, losses=losses: r.task != task or r.loss in losses,
-            f"{' or '.join(losses)} with the task {task}",
-        )
-        for task, losses in _LOSSES.items()
     ),
     (
         "model",
