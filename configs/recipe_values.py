@@ -80,7 +80,6 @@ AUGMENTATIONS = ("affine", "crop_flip", "flip", "none", "padded_crop_flip")
 LOSSES = ("binary_cross_entropy", "cross_entropy", "cross_entropy_dice", "dice")
 # One of your own is here with its class.
 TASKS: dict[str, Any] = dict.fromkeys(("classification", "multilabel", "segmentation"))
-UNETS = ("lambda_unet_2d", "unet_2d")  # networks of segmentation beside the zoo's
 INTERPOLATIONS = ("bicubic", "bilinear")
 POLICIES = ("model_garden", "timm")  # of RandAugment
 MAX_MAGNITUDE = 10.0  # of the policy timm
@@ -337,16 +336,6 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
             f"empty, {BALANCED}, or {{0.num_classes}} numbers, one per class",
         )
         for field in ("class_weights", "positive_weights")
-    ),
-    (
-        "model",
-        lambda r: r.task == "segmentation" or r.model not in UNETS,
-        "a model of the zoo without the task segmentation",
-    ),
-    (
-        "layer_decay",
-        lambda r: r.layer_decay == 1 or r.model not in UNETS,
-        "1 with {0.model}, which has no blocks",
     ),
     (
         "positive_weights",

@@ -9,7 +9,7 @@ from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.tensors import sizes
 from lambdanet.core.errors import check_count, check_counts, invalid, is_integer
 from lambdanet.layers.layer import Layer
-from lambdanet.models import zoo
+from lambdanet.models import names, zoo
 from lambdanet.models.layer_builder import LayerBuilder
 
 # The beginning of the names of its own layers, but for the classifier.
@@ -80,6 +80,7 @@ def create_deeplab(
       >>> tuple(model(keras.ops.zeros([1, 60, 90, 3])).shape)
       (1, 60, 90, 21)
     """
+    names.check_model(backbone, "classification")
     num_classes = check_count("num_classes", num_classes)
     check_counts(filters=filters, low_level_filters=low_level_filters)
     for own in OWN_OPTIONS & options.keys():

@@ -171,10 +171,16 @@ class Architecture:
     Attributes:
       source: the table or section that gives the architecture and its size.
       input_size: the side of the square images it is measured at, in pixels.
+      task: what its logits are for, as in a recipe.
+      rank: the number of spatial axes of its images.
+      num_classes: the number of logits by default.
     """
 
     source: str
     input_size: int
+    task = "classification"
+    rank = 2
+    num_classes = 1000
 
     def option_names(self) -> set[str]:
         """The names of the layer options that a caller may override."""

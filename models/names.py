@@ -41,14 +41,15 @@ class ModelInfo:
 
     Attributes:
       name: the name, as for `create_model`.
-      params: trainable parameters, with 1000 classes.
+      params: trainable parameters, with 1000 classes, or one of a U-Net.
       flops: FLOPs per image of `input_size` (see `lambdanet.models.complexity`).
-      input_size: the side of the square images, in pixels.
+      input_size: the side of the square images, or of volumes, in pixels.
       source: the table or section that gives the architecture.
       recipes: the names of recipes that train it, as for `lambdanet train --recipe`.
       weights: the published sets of weights.
       stages: the maps that `create_model(features_only=True)` can return.
       embedding_size: the number of channels that the classifier reads, d in [b, d] of `num_classes=0`.
+      task: what its logits are for, "classification" or "segmentation".
     """
 
     name: str
@@ -60,10 +61,11 @@ class ModelInfo:
     weights: tuple[PublishedWeights, ...]
     stages: tuple[Stage, ...]
     embedding_size: int
+    task: str
 
 
 @functools.cache
-def _rows() -> dict[str, dict[str, str]]:
+def rows() -> dict[str, dict[str, str]]:
     """Returns the rows of the table by the names of the models."""
     return {
         row["model"]: row
@@ -78,9 +80,10 @@ def info(name: str) -> ModelInfo:
       InputError: there is no model of this name; the message has the nearest names.
     """
     check_model(name)
-    row = _rows()[name]
-    # Of the last levels, up to 5.
+    row = rows()[name]
     channels = [int(number) for number in row["channels"].split()]
+    # Of the last levels, up to 5, or of those of a U-Net, from 0.
+    first = 6 - len(channels) if row["task"] == "classification" else 0
     return ModelInfo(
         name,
         int(row["parameters"]),
@@ -89,11 +92,9 @@ def info(name: str) -> ModelInfo:
         row["source"],
         _recipes().get(name, ()),
         pretrained_weights.weights_of(name),
-        tuple(
-            Stage(level, 2**level, d)
-            for level, d in enumerate(channels, start=6 - len(channels))
-        ),
+        tuple(Stage(level, 2**level, d) for level, d in enumerate(channels, first)),
         int(row["embedding_size"]),
+        row["task"],
     )
 
 
@@ -106,31 +107,40 @@ def _recipes() -> dict[str, tuple[str, ...]]:
     return by_model
 
 
-def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
+def list_models(
+    pattern: str = "*", *, pretrained: bool = False, task: str = "classification"
+) -> list[str]:
     """Returns the names of models.
 
     Args:
       pattern: a shell pattern for the names, such as "lambda_resnet_*".
       pretrained: whether to return only models with published weights.
+      task: what their logits are for: "classification", or "segmentation" for the U-Nets.
 
     Raises:
       InputError: the pattern is not a text.
     """
     if not isinstance(pattern, str):
         raise invalid("pattern", "a shell pattern such as 'lambda_resnet_*'", pattern)
-    names = [name for name in _rows() if fnmatch.fnmatchcase(name, pattern)]
     return [
-        name for name in names if pretrained_weights.weights_of(name) or not pretrained
+        name
+        for name, row in rows().items()
+        if row["task"] == task
+        and fnmatch.fnmatchcase(name, pattern)
+        and (pretrained_weights.weights_of(name) or not pretrained)
     ]
 
 
-def check_model(name: str) -> None:
-    """Checks that there is a model of this name.
+def check_model(name: str, task: str = "") -> None:
+    """Checks that there is a model of this name, and that it is for a task, if one is given.
 
     Raises:
-      InputError: there is none; the message has the nearest names.
+      InputError: there is none, and the message has the nearest names; or it is for another task.
     """
-    check_known("model", name, _rows(), see="`lambdanet list`")
+    check_known("model", name, rows(), see="`lambdanet list`")
+    own = rows()[name]["task"]
+    if task not in ("", own):
+        raise invalid("model", f"one for {task}", name, f"it is for {own}")
 
 
 def render_table(

@@ -13,10 +13,11 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import Shape, Tensor, compat, keras
 from lambdanet.backend.tensors import ceil_div, per_axis, sizes
-from lambdanet.core.errors import check_count, check_known, invalid
+from lambdanet.core.errors import InputError, check_count, check_known, invalid
 from lambdanet.layers.layer import Layer
 from lambdanet.layers.slice_lambda_layer import SliceLambdaLayer
-from lambdanet.models.layer_builder import CLASSIFIER, LayerBuilder
+from lambdanet.models.layer_builder import CLASSIFIER, Architecture, LayerBuilder
+from lambdanet.models.output_stride import NATIVE
 from lambdanet.models.spatial_ops import (
     BlockContext,
     Convolution,
@@ -47,7 +48,7 @@ class CropAndConcatenate(Layer):
 
 
 @dataclasses.dataclass(frozen=True)
-class UNet:
+class UNet(Architecture):
     """A U-Net as data. Levels are counted from the finest one, number 0.
 
     Attributes:
@@ -57,6 +58,7 @@ class UNet:
       operations: the operation of each letter; each is followed by a normalization and an activation.
       strides: the factor between two levels along each spatial axis.
       input_size: the side of the images that position tables for a whole map are for, where theirs is open.
+      source: the paper that gives the network.
     """
 
     filters: tuple[int, ...] = (64, 128, 256, 512, 1024)
@@ -67,6 +69,9 @@ class UNet:
     )
     strides: tuple[int, ...] = (2, 2)
     input_size: int = 128
+    source: str = ""
+    task = "segmentation"
+    num_classes = 1
 
     def __post_init__(self) -> None:
         counts = len(self.filters), len(self.down), len(self.up)
@@ -79,16 +84,33 @@ class UNet:
         for letter in "".join(self.down + self.up):
             check_known("operation", letter, self.operations)
 
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """The number of spatial axes of its images."""
+        return len(self.strides)
+
     def option_names(self) -> set[str]:
         """The names of the options that a caller may override, as in `ResNet`."""
         letters = set("".join(self.down + self.up))
         names = [self.operations[letter].option_names() for letter in letters]
         return set().union(*names)
 
-    def maps(
-        self, x: Tensor, builder: LayerBuilder, overrides: Mapping[str, Any]
-    ) -> list[Tensor]:
-        """Builds the network: [b, *size, c] -> the last map of each level, [b, *size / strides**level, d]."""
+    def endpoints(
+        self,
+        images: Tensor,
+        builder: LayerBuilder,
+        stochastic_depth_rate: float = 0.0,
+        **overrides: Any,
+    ) -> dict[str, Any]:
+        """Builds the network: [b, *size, c] -> the last map of each level, [b, *size / strides**level, d].
+
+        The levels are "0", "1", and so on. Raises `InputError` for settings that need residual blocks.
+        """
+        if stochastic_depth_rate or builder.output_stride != NATIVE:
+            raise InputError(
+                "a U-Net, without residual blocks, takes no stochastic_depth_rate and no output_stride"
+            )
+        builder = builder.for_network("relu")
         operations = {
             letter: operation.with_options(overrides)
             for letter, operation in self.operations.items()
@@ -110,13 +132,12 @@ class UNet:
                 x = builder.norm_act(x, f"{context.name}_spatial")
             return x
 
-        rank = len(self.strides)
-        maps = [operate(x, 0, "down", self.down[0])]
+        maps = [operate(images, 0, "down", self.down[0])]
         for level in range(1, len(self.filters)):
-            pool = POOLS[rank](self.strides, padding="same", name=f"pool{level}")
+            pool = POOLS[self.rank](self.strides, padding="same", name=f"pool{level}")
             maps.append(operate(pool(maps[-1]), level, "down", self.down[level]))
         for level in reversed(range(len(self.filters) - 1)):
-            expand = EXPANSIONS[rank](
+            expand = EXPANSIONS[self.rank](
                 self.filters[level],
                 self.strides,
                 self.strides,
@@ -126,7 +147,18 @@ class UNet:
             join = CropAndConcatenate(name=f"up{level}_join")
             x = join([maps[level], expand(maps[level + 1])])
             maps[level] = operate(x, level, "up", self.up[level])
-        return maps
+        return {str(level): x for level, x in enumerate(maps)}
+
+    def embedding(
+        self,
+        endpoints: dict[str, Any],
+        builder: LayerBuilder,
+        pooling: str | None = "avg",
+    ) -> Tensor:
+        """Returns what the logits are made of, the map of the finest level, which is never pooled."""
+        if pooling != "avg":
+            raise invalid("pooling", "left out with a U-Net", pooling)
+        return endpoints["0"]
 
 
 # Of LambdaUNet: values of depth 32, and one embedding for each of the nearest positions.
@@ -137,18 +169,27 @@ LAMBDA_LEVELS = ("CC", "LL", "LL", "LL", "LL")
 
 MODELS = {
     # Ronneberger et al. 2015 with normalizations, and with LambdaUNet's layers for one slice.
-    "unet_2d": UNet(),
+    "unet_2d": UNet(source="Ronneberger et al. 2015, normalized"),
     "lambda_unet_2d": UNet(
-        down=LAMBDA_LEVELS, operations={"C": Convolution(), "L": LAMBDA}
+        down=LAMBDA_LEVELS,
+        operations={"C": Convolution(), "L": LAMBDA},
+        source="Ou et al. 2021, for one slice",
     ),
     # Half as wide, for volumes.
-    "unet_3d": UNet((32, 64, 128, 256), ("CC",) * 4, ("CC",) * 3, strides=(2, 2, 2)),
+    "unet_3d": UNet(
+        (32, 64, 128, 256),
+        ("CC",) * 4,
+        ("CC",) * 3,
+        strides=(2, 2, 2),
+        source="Ronneberger et al. 2015, for volumes",
+    ),
     "lambda_unet_3d": UNet(
         (32, 64, 128, 256),
         LAMBDA_LEVELS[:4],
         ("CC",) * 3,
         {"C": Convolution(), "L": LAMBDA},
         (2, 2, 2),
+        source="Ou et al. 2021, for volumes",
     ),
     # LambdaUNet (Ou et al. 2021): stacks of slices.
     "lambda_unet_2_5d": UNet(
@@ -158,6 +199,7 @@ MODELS = {
             "L": LambdaOperation(SliceLambdaLayer, OPTIONS),
         },
         strides=(1, 2, 2),
+        source="Ou et al. 2021",
     ),
 }
 
@@ -175,6 +217,8 @@ def create_unet(
     **overrides: Any,
 ) -> keras.Model:
     """Builds a U-Net.
+
+    Those with a name are rows of the zoo, which `create_model` builds, too.
 
     Args:
       network: "unet_2d", "lambda_unet_2d", "unet_3d", "lambda_unet_3d" or "lambda_unet_2_5d" (LambdaUNet, for
@@ -211,20 +255,20 @@ def create_unet(
     if not isinstance(deep_supervision, bool):
         raise invalid("deep_supervision", "True or False", deep_supervision)
     num_classes = check_count("num_classes", num_classes)
-    size = per_axis(input_size, len(network.strides), "input_size")
+    size = per_axis(input_size, network.rank, "input_size")
     for side in size:
         if side is not None:
             check_count("input_size", side)
     inputs = keras.Input(
         [*size, check_count("in_channels", in_channels)], name="images"
     )
-    builder = LayerBuilder(kernel_regularizer, batch_norm or {}, "relu")
-    maps = network.maps(inputs, builder, overrides)
-    logits = {"0": builder.classifier(maps[0], num_classes)}
+    builder = LayerBuilder(kernel_regularizer, batch_norm or {})
+    maps = network.endpoints(inputs, builder, **overrides)
+    logits = {"0": builder.classifier(maps["0"], num_classes)}
     name = layer_name or name
     if not deep_supervision:
         return keras.Model(inputs, logits["0"], name=name)
-    for level, x in enumerate(maps[1:-1], start=1):
+    for level in [*maps][1:-1]:
         head = f"{CLASSIFIER}_{level}"
-        logits[str(level)] = builder.classifier(x, num_classes, name=head)
+        logits[level] = builder.classifier(maps[level], num_classes, name=head)
     return keras.Model(inputs, logits, name=name)

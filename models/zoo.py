@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lambdanet.backend import compat, keras
+from lambdanet.backend.tensors import per_axis
 from lambdanet.core import which_keras
 from lambdanet.core.errors import (
     InputError,
@@ -32,6 +33,7 @@ from lambdanet.models import (
     resnet_50,
     resnet_rs,
     timm_networks,
+    unet,
 )
 from lambdanet.models.inference import InferenceModel  # noqa: F401, so that Keras loads one
 from lambdanet.models.layer_builder import POOLINGS, Architecture, LayerBuilder
@@ -40,8 +42,6 @@ from lambdanet.models.output_stride import NATIVE, OUTPUT_STRIDES
 from lambdanet.models.weights import pretrained, weight_files
 
 EMBEDDING = "embedding"
-# Classes and channels without weights.
-DEFAULT_SIZES = (weight_files.IMAGENET_CLASSES, weight_files.RGB)
 MODELS: dict[str, Architecture] = {
     **resnet_50.MODELS,
     **resnet_rs.MODELS,
@@ -51,6 +51,7 @@ MODELS: dict[str, Architecture] = {
     **halonet.MODELS,
     **timm_networks.MODELS,
     **efficientnet.MODELS,
+    **unet.MODELS,
 }
 
 
@@ -61,7 +62,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
     network is built and counted, which takes seconds.
 
     Args:
-      name: one of `list_models()`.
+      name: one of `list_models()`, or of `list_models(task="segmentation")`.
       input_size: the side of the images for the FLOPs, in pixels; default: the model table's.
       **overrides: options of the model's layers, as for `create_model`.
 
@@ -91,7 +92,7 @@ def model_info(name: str, input_size: int | None = None, **overrides: Any) -> Mo
 
 def _check_model(name: str) -> None:
     """Checks that there is a model of this name, and that its sizes have been counted."""
-    if name in list(MODELS) and name not in names.list_models():
+    if name in list(MODELS) and name not in names.rows():
         raise InputError(
             f"{name!r} has no row in models/sizes.csv; run python tests/model_sizes.py, which counts it"
         )
@@ -120,10 +121,12 @@ def create_model(
     """Builds a model of the zoo.
 
     Args:
-      name: one of `list_models()`.
+      name: one of `list_models()`, or of `list_models(task="segmentation")`: U-Nets, which take no
+        `stochastic_depth_rate`, `output_stride` and `pooling`.
       num_classes: the number of logits; 0 for the embedding that the classifier would read. None: that of the
-        weights; without weights, 1,000.
-      input_size: the side of the images, or (height, width), in pixels; None leaves both open.
+        weights; without weights, 1,000, or 1 of a U-Net.
+      input_size: the side of the images, or one for each axis such as (height, width), in pixels; None leaves
+        all open.
       in_channels: the number of channels of the images. Weights for RGB are adapted: the kernel of the first
         convolution is summed over its channels for 1, else repeated and multiplied by 3 / in_channels. None:
         that of the weights; without weights, 3.
@@ -142,8 +145,8 @@ def create_model(
       batch_norm: arguments of every batch normalization, over momentum 0.9 and epsilon 1e-5.
       activation: the name of the activation of every block, such as "swish"; None: the network's.
       pooling: the pooling of the last map, "avg" or "max"; with `num_classes=0` also None: the map itself.
-      out_levels: with `features_only`, the levels to return, any of 1 to 5; level i is at stride 2**i. Beside
-        them, "embedding" is what the classifier reads. None: levels 2 to 5.
+      out_levels: with `features_only`, the levels to return, any of 1 to 5, or of a U-Net from 0; level i is
+        at stride 2**i. Beside them, "embedding" is what the classifier reads. None: levels 2 to 5.
       output_stride: the largest stride of a map, 8, 16 or 32, with the same weights: below 32, the last maps
         are finer, as segmentation needs, and layers see them as with a dilation (Chen et al. 2017); see
         `lambdanet.models.output_stride`.
@@ -154,7 +157,8 @@ def create_model(
       A functional model: normalized float32 images [b, h, w, in_channels] -> float32 logits
       [b, num_classes], or with `num_classes=0` the embedding [b, d], or with `features_only` maps
       {level: [b, h / s, w / s, d]} with s the smaller of 2**level and `output_stride`. On a CPU, b = 0 needs
-      XLA or TF_ENABLE_ONEDNN_OPTS=0.
+      XLA or TF_ENABLE_ONEDNN_OPTS=0. The logits and the embedding of a U-Net are of each position,
+      [b, *size, num_classes].
 
     Raises:
       InputError: the model or an override is unknown, a value is out of range, or the weights do not fit.
@@ -180,7 +184,9 @@ def create_model(
         if weights is None
         else pretrained.locate(name, weights, functools.partial(create_model, name))
     )
-    classes, channels = DEFAULT_SIZES if path is None else weight_files.read_sizes(path)
+    classes, channels = architecture.num_classes, weight_files.RGB
+    if path is not None:
+        classes, channels = weight_files.read_sizes(path)
     num_classes = check_natural(
         "num_classes", classes if num_classes is None else num_classes
     )
@@ -202,7 +208,10 @@ def create_model(
         _checked_activation(activation),
         output_stride=int(output_stride),
     )
-    images = keras.Input([*_image_size(input_size), in_channels], name="images")
+    size = per_axis(input_size, architecture.rank, "input_size")
+    if input_size is not None:
+        size = tuple(check_count("input_size", side) for side in size)
+    images = keras.Input([*size, in_channels], name="images")
     features = architecture.endpoints(
         images, builder, stochastic_depth_rate, **overrides
     )
@@ -314,16 +323,3 @@ def _select_levels(
         )
     names = [level if level == EMBEDDING else str(int(level)) for level in levels]
     return {name: features[name] for name in names}
-
-
-def _image_size(
-    input_size: int | tuple[int, int] | None,
-) -> tuple[int | None, int | None]:
-    if input_size is None:
-        return None, None
-    size = input_size if isinstance(input_size, Sequence) else (input_size, input_size)
-    if len(size) != 2 or not all(is_integer(side) and side > 0 for side in size):
-        raise invalid(
-            "input_size", "a positive integer or a pair (height, width)", input_size
-        )
-    return int(size[0]), int(size[1])

@@ -14,14 +14,16 @@ def row(name: str, input_size: int | None = None) -> dict[str, str]:
     """Returns the row of a model in the table, counted on all layers of the whole network."""
     architecture = zoo.MODELS[name]
     input_size = input_size or architecture.input_size
-    images = keras.Input([input_size, input_size, 3])
+    images = keras.Input([*[input_size] * architecture.rank, 3])
 
     builder = LayerBuilder()
     with compat.without_values():
         endpoints = architecture.endpoints(images, builder)
         embedding = architecture.embedding(endpoints, builder)
-        model = keras.Model(images, builder.classifier(embedding, 1000))
-    assert list(endpoints) == ["1", "2", "3", "4", "5"][5 - len(endpoints) :]
+        logits = builder.classifier(embedding, architecture.num_classes)
+        model = keras.Model(images, logits)
+    first = 0 if architecture.task == "segmentation" else 6 - len(endpoints)
+    assert list(endpoints) == [str(first + i) for i in range(len(endpoints))]
     return {
         "model": name,
         "parameters": str(complexity.count_parameters(model)),
@@ -32,6 +34,7 @@ def row(name: str, input_size: int | None = None) -> dict[str, str]:
         ),
         "embedding_size": str(embedding.shape[-1]),
         "source": architecture.source,
+        "task": architecture.task,
     }
 
 

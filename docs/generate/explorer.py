@@ -7,13 +7,12 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from generate.models import family_of, unet_sizes
+from generate.models import family_of
 from generate.pages import read_csv
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.models import names
 
 FOLDER = "_generated/static"
-UNETS = "unet"  # a family of its own
 TESTS = ("ImageNet", *pretrained_weights.TEST_SETS)
 TPU = read_csv("tpu.csv")
 # Those of the measurement.
@@ -40,11 +39,11 @@ def scripts() -> dict[str, str]:
 
 
 def rows() -> list[list[Any]]:
-    """Returns the values of `COLUMNS` for each model and U-Net; None where there is none."""
+    """Returns the values of `COLUMNS` for each model; None where there is none."""
     cpu = _cpu()
     tpu = {row["model"]: row for row in TPU}
     found = []
-    for name in names.list_models():
+    for name in names.rows():
         info = names.info(name)
         weights = pretrained_weights.find(name)
         accuracies = weights.accuracies if weights else {}
@@ -60,9 +59,6 @@ def rows() -> list[list[Any]]:
                 *(_tpu_speed(tpu.get(name), f"step on {chip} (ms)") for chip in CHIPS),
             ]
         )
-    for row in unet_sizes():
-        size = [row.name, UNETS, row.params / 1e6, row.flops / 1e9, row.size[-1]]
-        found.append(size + [None] * (len(COLUMNS) - len(size)))
     return found
 
 

@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models: a table of all, and a page per family with the cards of its published weights."""
+"""The models: tables of all, and a page per family with the cards of its published weights."""
 
-import functools
 import inspect
 from types import ModuleType
-from typing import NamedTuple
 
 from rounding import three_digits
 
 from generate.pages import code, summary, table
-from lambdanet.backend import compat
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import PublishedWeights
-from lambdanet.models import complexity, unet, zoo
 from lambdanet.models import names as zoo_names
-
-# By the number of spatial axes.
-UNET_INPUTS = {2: (128, 128), 3: (32, 64, 64)}
+from lambdanet.models import zoo
 
 
 def families() -> dict[str, ModuleType]:
@@ -41,8 +35,8 @@ def family_table() -> str:
 
 
 def all_models() -> str:
-    """Returns the table of all models."""
-    return _models(list(zoo.MODELS), "families/")
+    """Returns the table of all classifiers."""
+    return _models(zoo_names.list_models(), "families/")
 
 
 def _models(names: list[str], folder: str = "") -> str:
@@ -70,40 +64,9 @@ def _models(names: list[str], folder: str = "") -> str:
     return table(header, rows)
 
 
-class UNetSize(NamedTuple):
-    """The size of a U-Net with one class and three channels: its name, parameters, FLOPs and input."""
-
-    name: str
-    params: int
-    flops: int
-    size: tuple[int, ...]
-
-
-@functools.cache
-def unet_sizes() -> list[UNetSize]:
-    """Returns the sizes of all U-Nets, for a picture or a volume of the size in `UNET_INPUTS`."""
-    found = []
-    for name, network in unet.MODELS.items():
-        size = UNET_INPUTS[len(network.strides)]
-        with compat.without_values():
-            model = unet.create_unet(name, 1, 3, size)
-        params = complexity.count_parameters(model)
-        found.append(UNetSize(name, params, complexity.count_flops(model), size))
-    return found
-
-
 def unets() -> str:
     """Returns the table of U-Nets."""
-    rows = [
-        [
-            f"[`{row.name}`](../how-to/unets.md)",
-            three_digits(row.params / 1e6),
-            three_digits(row.flops / 1e9),
-            "x".join(map(str, row.size)),
-        ]
-        for row in unet_sizes()
-    ]
-    return table(["U-Net", "parameters (M)", "FLOPs (G)", "pixels"], rows)
+    return _models(zoo_names.list_models(task="segmentation"), "families/")
 
 
 def pages() -> dict[str, str]:

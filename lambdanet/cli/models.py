@@ -55,18 +55,20 @@ def print_info(model: str | None = None, environment: bool = False) -> None:
     from lambdanet.models.weights import weight_files
 
     info = zoo.model_info(model)
+    architecture = zoo.MODELS[model]
+    size = "x".join([str(info.input_size)] * architecture.rank)
     sets = [published.tag for published in info.weights]
     sets += [f"{name}, in the package" for name in weight_files.packaged_sets(model)]
     rows = {
         "parameters": f"{info.params:,}",
-        "FLOPs": f"{info.flops:,} for an image of {info.input_size}x{info.input_size} pixels",
+        "FLOPs": f"{info.flops:,} for an image of {size} pixels",
         "maps": ", ".join(
             f"{stage.channels} channels at stride {stage.stride}"
             for stage in info.stages
         ),
         "embedding": f"{info.embedding_size} channels",
         "source": info.source,
-        "options": ", ".join(sorted(zoo.MODELS[info.name].option_names())) or "none",
+        "options": ", ".join(sorted(architecture.option_names())) or "none",
         "recipes": ", ".join(info.recipes) or "none",
         "weights": "; ".join(sets) or "none",
     }

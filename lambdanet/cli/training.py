@@ -70,12 +70,10 @@ def _recipe(name: str, assignments: Iterable[str]) -> "Recipe":
     """Returns a recipe with the fields that `--set` changes."""
     from lambdanet import configs
     from lambdanet.configs.recipe import override
-    from lambdanet.configs.recipe_values import UNETS
     from lambdanet.models.names import check_model
 
     recipe = override(configs.get_recipe(name), assignments)
-    if recipe.model not in UNETS:
-        check_model(recipe.model)
+    check_model(recipe.model)
     return recipe
 
 

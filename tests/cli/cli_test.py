@@ -263,6 +263,10 @@ def test_list_and_info_print_the_size(capsys):
     endpoints = "16 channels at stride 2, 64 channels at stride 4, "
     for part in (f"{info.params:,}", f"{info.flops:,}", endpoints):
         assert part in shown
+    assert cli.main(["info", "lambda_unet_3d"]) == 0
+    assert "an image of 128x128x128 pixels" in capsys.readouterr().out
+    assert cli.main(["explain", "--model=unet_2d", "--out=pages", "a.png"]) == 2
+    assert "model must be one for classification" in capsys.readouterr().err
 
 
 def test_environment_is_printed(monkeypatch, capsys):

@@ -92,6 +92,7 @@ COUNTS = ("num_classes", "filters", "low_level_filters")
         *(({name: 0}, f"{name} must be a positive integer, got 0") for name in COUNTS),
         ({"out_levels": [5]}, "an option of create_deeplab must be none that it sets"),
         ({"features_only": True}, "got 'features_only'"),
+        ({"backbone": "unet_2d"}, "model must be one for classification, got 'unet_2"),
         *(
             ({"dilation_rates": wrong}, "dilation_rates must be different positive")
             for wrong in ((6, 6), [0], 6)

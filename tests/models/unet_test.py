@@ -15,7 +15,7 @@ from refusals import refused
 
 import lambdanet
 from lambdanet.backend import compat
-from lambdanet.models import complexity, unet
+from lambdanet.models import complexity, unet, zoo
 from lambdanet.models.spatial_ops import (
     Convolution,
     LambdaOperation,
@@ -131,9 +131,12 @@ def test_logits_equal_those_of_a_plain_loop():
     assert_near(model(x.astype("float32")), expected, 1e-5)
 
 
-def test_deep_supervision_adds_logits_of_each_level_on_the_way_up():
+def test_deep_supervision_adds_logits_of_each_level_on_the_way_up(monkeypatch):
+    """To those of a network of the zoo."""
     model = unet.create_unet(small(), 3, 2, deep_supervision=True)
-    plain = unet.create_unet(small(), 3, 2)
+    monkeypatch.setitem(zoo.MODELS, "unet_2d", small())
+    plain = lambdanet.create_model("unet_2d", 3, in_channels=2)
+    assert lambdanet.create_model("unet_2d").output_shape[-1] == 1
     weights = {weight.path: weight for weight in model.weights}
     for weight in plain.weights:
         weight.assign(weights[weight.path])
@@ -171,10 +174,15 @@ def test_unets_are_saved_folded_and_exported(tmp_path):
     ],
 )
 def test_rows_of_the_table_have_the_published_sizes(name, params):
-    assert len(unet.MODELS) == 5
+    assert lambdanet.list_models(task="segmentation") == [*unet.MODELS]
     with compat.without_values():
         model = unet.create_unet(name, 2, 2)
     assert complexity.count_parameters(model) == params
+    # The row has one class less, and a kernel for one channel more.
+    (*size, _, width) = model.get_layer("down0_1_spatial_conv").kernel.shape
+    info = lambdanet.model_info(name)
+    assert info.params == params - (width + 1) + np.prod(size) * width
+    assert info.stages[0] == (0, 1, width)
 
 
 def test_options_reach_the_layers():

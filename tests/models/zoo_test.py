@@ -17,6 +17,7 @@ from small_models import few_block_model, small_model
 import lambdanet
 from lambdanet.backend import compat
 from lambdanet.models import zoo
+from lambdanet.models.unet import UNet
 from lambdanet.models.weights import weight_files
 
 
@@ -53,6 +54,10 @@ def backbone(**options):
     ("model", "message"),
     [
         (lambda: "resnet_50", "model must be a functional model, or"),
+        (
+            lambda: lambdanet.create_unet(UNet((4, 6), ("C", "C"), ("C",))),
+            "the model 'unet' must have a classifier or a pooled embedding",
+        ),
         (
             lambda: backbone(features_only=True),
             "must have a classifier or a pooled embedding",
@@ -236,6 +241,14 @@ def test_model_without_a_row_names_the_program(monkeypatch, function):
         (
             {"name": "efficientnet_b0", "output_stride": 16},
             "efficientnet_b0 is there for comparison.* or output_stride",
+        ),
+        (
+            {"name": "unet_2d", "pooling": "max"},
+            "pooling must be left out with a U-Net, got 'max'",
+        ),
+        *(
+            ({"name": "unet_2d", **other}, "no stochastic_depth_rate and no output_str")
+            for other in ({"stochastic_depth_rate": 0.1}, {"output_stride": 16})
         ),
         ({"activation": "rleu"}, "activation must be .* got 'rleu'"),
         ({"features_only": 1}, "features_only must be True or False, got 1"),

@@ -57,8 +57,9 @@ class Task(Protocol):
 
     def build(self, arguments: dict[str, Any]) -> keras.Model:
         """Returns the network of the recipe, for arguments of `create_model`."""
-        from lambdanet.models import zoo
+        from lambdanet.models import names, zoo
 
+        names.check_model(self.recipe.model, "classification")
         return zoo.create_model(self.recipe.model, **arguments)
 
     def open_source(self, data_dir: str | None) -> Any:

@@ -12,7 +12,6 @@ import numpy as np
 from PIL import Image
 
 from lambdanet.backend import Tensor, keras
-from lambdanet.configs.recipe_values import UNETS
 from lambdanet.core import text_table
 from lambdanet.core.errors import InputError, invalid
 from lambdanet.core.files import write_output
@@ -31,17 +30,17 @@ class Segmentation(Task):
     FILES: ClassVar[dict[str, bytes]] = {"classes.csv": b"class,name,iou,"}
 
     def build(self, arguments: dict[str, Any]) -> keras.Model:
-        from lambdanet.models import deeplab, unet
+        from lambdanet.models import deeplab, names, zoo
 
-        name = self.recipe.model
-        if "deep_supervision" in arguments:
-            raise invalid("model_options", "without deep_supervision", arguments)
-        if name not in UNETS:
-            return deeplab.create_deeplab(name, **arguments)
-        for rate in ("dropout_rate", "stochastic_depth_rate"):
-            if value := arguments.pop(rate):
-                raise invalid(rate, f"0 with {name}", value)
-        return unet.create_unet(name, **arguments)
+        recipe = self.recipe
+        if recipe.model not in names.list_models(task="segmentation"):
+            return deeplab.create_deeplab(recipe.model, **arguments)
+        if zoo.MODELS[recipe.model].rank != 2:
+            raise invalid("model", "one for pictures", recipe.model)
+        if recipe.layer_decay != 1:
+            accepted = f"1 with {recipe.model}, which has no blocks"
+            raise invalid("layer_decay", accepted, recipe.layer_decay)
+        return zoo.create_model(recipe.model, **arguments)
 
     def open_source(self, data_dir: str | None) -> Any:
         from lambdanet.training.data import masks

@@ -11,11 +11,18 @@ from helpers import write_picture
 from PIL import Image
 from refusals import refused
 from sklearn.metrics import jaccard_score
-from training_runs import IN_FOLDERS, ON_TENSORFLOW, assert_resumes, write_run
+from training_runs import (
+    IN_FOLDERS,
+    ON_TENSORFLOW,
+    assert_resumes,
+    recipe_with,
+    write_run,
+)
 
 import lambdanet
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
+from lambdanet.training.run.build import build_model
 from lambdanet.training.tasks.segmentation import MaskIoU, MaskLoss
 from lambdanet.training.train import train
 
@@ -157,6 +164,20 @@ def test_mistakes(kind, message, pictures, tmp_path):
 def test_fields_of_other_tasks_are_rejected(field, value, message):
     with refused(message):
         dataclasses.replace(RECIPE, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"task": "classification"}, "model must be one for classification, got 'u"),
+        ({"layer_decay": 0.5}, "layer_decay must be 1 with unet_2d, which has no"),
+        ({"model": "unet_3d"}, "model must be one for pictures, got 'unet_3d'"),
+    ],
+)
+def test_unets_are_refused_elsewhere(fields, message):
+    plain = {"model": "unet_2d", "num_classes": 2}
+    with refused(message):
+        build_model(recipe_with("segment", **{**plain, **fields}))
 
 
 @pytest.mark.jax
