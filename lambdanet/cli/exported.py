@@ -92,7 +92,7 @@ def explain(
     if model:
         from lambdanet.models.names import check_model
 
-        check_model(model)
+        check_model(model, "classification")
     use_backend("tensorflow", BACKENDS)
 
     from lambdanet.explain import exported_network, pictures
