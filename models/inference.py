@@ -4,8 +4,8 @@
 import contextlib
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
@@ -101,27 +101,16 @@ def for_inference(model: keras.Model) -> keras.Model:
     """
     which_keras.check_keras_3(model, "the model")
     graph = compat.graph_of(model)
-    calls = [_inference_call(*call) for call in compat.layer_calls(graph)]
-    trained = {id(call.layer) for call in calls if call.is_training}
-    calls = [call._replace(as_is=id(call.layer) in trained) for call in calls]
-    norms = _foldable_norms(calls, graph.outputs)
-    copies = _Copies()
+    calls = [_inference_call(call) for call in compat.layer_calls(graph)]
+    form = _InferenceForm(calls, graph.outputs)
     tensors = {id(x): _copied_input(x) for x in graph.inputs}
-    for call in calls:
-        args, kwargs = K.map_structure(
-            lambda x: tensors.get(id(x), x), (call.args, call.kwargs)
-        )
-        outputs = _rewrite(call, args, kwargs, norms, copies)
-        tensors.update(
-            zip(map(id, K.flatten(call.outputs)), K.flatten(outputs), strict=True)
-        )
+    compat.rebuild(calls, tensors, form.add)
     _keep_names(graph.outputs, tensors)
     structures = K.map_structure(lambda x: tensors[id(x)], (graph.input, graph.output))
     result = InferenceModel(*structures, name=model.name)
-    kept = {call.layer.name for call in calls if call.as_is}
     # A normalization inside of a layer may also be for training.
     for layer in result.layers:
-        if layer.name not in kept and (
+        if layer.name not in form.as_is and (
             isinstance(layer, Layer) or not any(compat.sublayers(layer))
         ):
             layer.trainable = False
@@ -151,150 +140,116 @@ def _keep_names(outputs: Sequence[Any], tensors: dict[int, Any]) -> None:
         tensors[id(x)] = identity(tensors[id(x)])
 
 
-class _Call(NamedTuple):
-    """A call of a layer in a functional model."""
-
-    layer: Any
-    args: Any
-    kwargs: Any
-    outputs: Any
-    as_is: bool = False  # whether the layer is copied unchanged, for all its calls
-
-    @property
-    def is_training(self) -> bool:
-        """Whether a layer is called with `training=True`, also by position."""
-        options = [
-            self.kwargs.get("training"),
-            *(x for x in K.flatten(self.args) if isinstance(x, bool)),
-        ]
-        return any(map(_is_set, options)) and isinstance(self.layer, keras.layers.Layer)
-
-    @property
-    def input(self) -> Any:
-        """The only argument, a tensor; None if there are others, such as a mask, or the layer is kept."""
-        tensors: list[Any] = K.flatten(self.args)
-        has_options = any(map(_is_set, self.kwargs.values()))
-        return (
-            tensors[0]
-            if len(tensors) == 1 and not has_options and not self.as_is
-            else None
-        )
-
-    @property
-    def output(self) -> Any:
-        """The output, or the first of several."""
-        return K.flatten(self.outputs)[0]
-
-
-def _inference_call(layer: Any, args: Any, kwargs: Any, outputs: Any) -> _Call:
+def _inference_call(call: compat.Call) -> compat.Call:
     """Returns a call without `training=True` where that is the default, as of Keras's augmentations."""
+    layer = call.layer
     signature = inspect.signature(layer.call) if hasattr(layer, "call") else None
     training = signature and signature.parameters.get("training")
-    if training and training.default is True:
-        kwargs = {name: x for name, x in kwargs.items() if name != "training"}
-    return _Call(layer, args, kwargs, outputs)
+    if not training or training.default is not True:
+        return call
+    kwargs = {name: x for name, x in call.kwargs.items() if name != "training"}
+    return call._replace(kwargs=kwargs)
+
+
+def _is_training(call: compat.Call) -> bool:
+    """Whether a layer is called with `training=True`, also by position."""
+    options = [
+        call.kwargs.get("training"),
+        *(x for x in K.flatten(call.args) if isinstance(x, bool)),
+    ]
+    return any(map(_is_set, options)) and isinstance(call.layer, keras.layers.Layer)
 
 
 def _is_set(option: Any) -> bool:
     return option is not None and option is not False
 
 
-def _foldable_norms(calls: Sequence[_Call], outputs: Any) -> dict[int, Any]:
-    """Returns the normalizations to fold, by the identity of the tensor that they normalize.
+def _output(call: compat.Call) -> Any:
+    """Returns the output of a call, or the first of several."""
+    return K.flatten(call.outputs)[0]
 
-    That is the output of a projection with one call, and nothing else reads it.
+
+class _InferenceForm:
+    """A model while its form for inference is built.
+
+    Attributes:
+      as_is: the names of the layers that are copied unchanged, for all their calls.
     """
-    num_calls = Counter(id(call.layer) for call in calls)
-    reads = Counter(
-        map(id, K.flatten([[call.args, call.kwargs] for call in calls] + [outputs]))
-    )
-    projected = {
-        id(call.output)
-        for call in calls
-        if call.input is not None
-        and num_calls[id(call.layer)] == 1
-        and is_linear_projection(call.layer)
-    }
-    return {
-        id(call.input): call.layer
-        for call in calls
-        if id(call.input) in projected
-        and reads[id(call.input)] == 1
-        and _is_channel_norm(call)
-    }
 
+    def __init__(self, calls: Sequence[compat.Call], outputs: Any):
+        self.as_is = {call.layer.name for call in calls if _is_training(call)}
+        self._norms = self._foldable_norms(calls, outputs)
+        self._copies: dict[Any, Any] = {}  # one for all calls of a layer
 
-def _is_channel_norm(call: _Call) -> bool:
-    """Whether a call normalizes channels, by the moving statistics, in the precision of its input."""
-    x = call.input
-    return (
-        x is not None
-        and x.dtype == call.output.dtype
-        and is_channel_norm(call.layer, len(x.shape))
-    )
+    def _foldable_norms(
+        self, calls: Sequence[compat.Call], outputs: Any
+    ) -> dict[int, Any]:
+        """Returns the normalizations to fold, by the identity of the tensor that they normalize.
 
-
-def _rewrite(
-    call: _Call, args: Any, kwargs: Any, norms: Mapping[int, Any], copies: "_Copies"
-) -> Any:
-    """Calls what replaces a layer with arguments of the new model, and returns the outputs."""
-    layer = call.layer
-    x = call.input
-    inputs = next(iter(K.flatten(args)), None)
-    if type(layer) in TRAINING_ONLY and x is not None and x.dtype == call.output.dtype:
-        return inputs
-    if id(call.output) in norms:
-        return _project(layer, norms[id(call.output)], inputs)
-    if id(x) in norms:
-        return _with_means(layer, inputs, copies)
-    if _is_channel_norm(call):
-        return _with_means(layer, copies.call(_as_affine, layer, inputs), copies)
-    is_open = kwargs.get("training") is None and bool not in map(type, args)
-    has_training = getattr(layer, "_call_has_training_arg", False)
-    if is_open and has_training and compat.functional_graph(layer) is None:
-        kwargs = {**kwargs, "training": False}  # which augmentations need
-    return copies.call(_as_is if call.as_is else _copied, layer, *args, **kwargs)
-
-
-def _project(
-    projection: keras.layers.Layer, norm: keras.layers.Layer, inputs: Any
-) -> Any:
-    """Calls a projection that includes the normalization after it."""
-    with _copying(projection):
-        copy = type(projection).from_config(
-            {**copied_config(projection), "use_bias": True}
+        That is the output of a projection with one call, and nothing else reads it.
+        """
+        num_calls = Counter(id(call.layer) for call in calls)
+        reads = Counter(
+            map(id, K.flatten([[call.args, call.kwargs] for call in calls] + [outputs]))
         )
-        outputs = copy(inputs)
-        copy.set_weights(folded_weights(projection, norm))
-    return outputs
+        projected = {
+            id(_output(call))
+            for call in calls
+            if self._input(call) is not None
+            and num_calls[id(call.layer)] == 1
+            and is_linear_projection(call.layer)
+        }
+        norms = {}
+        for call in calls:
+            x = id(self._input(call))
+            if x in projected and reads[x] == 1 and self._is_channel_norm(call):
+                norms[x] = call.layer
+        return norms
 
+    def _input(self, call: compat.Call) -> Any:
+        """The only argument, a tensor; None if there are others, such as a mask, or the layer is kept."""
+        tensors: list[Any] = K.flatten(call.args)
+        has_options = any(map(_is_set, call.kwargs.values()))
+        is_free = call.layer.name not in self.as_is
+        return tensors[0] if len(tensors) == 1 and not has_options and is_free else None
 
-def _with_means(norm: keras.layers.Layer, normalized: Any, copies: "_Copies") -> Any:
-    """Returns all outputs of a normalization: the normalized map, and of some its means."""
-    has_means = type(norm) is PooledBatchNormalization
-    return (
-        [normalized, copies.call(_means, norm, normalized)] if has_means else normalized
-    )
+    def _is_channel_norm(self, call: compat.Call) -> bool:
+        """Whether a call normalizes channels, by the moving statistics, in the precision of its input."""
+        x = self._input(call)
+        return (
+            x is not None
+            and x.dtype == _output(call).dtype
+            and is_channel_norm(call.layer, len(x.shape))
+        )
 
+    def add(self, call: compat.Call, args: Any, kwargs: Any) -> Any:
+        """Calls what replaces a layer with arguments of the new model, and returns the outputs."""
+        layer = call.layer
+        x = self._input(call)
+        y = _output(call)
+        inputs = next(iter(K.flatten(args)), None)
+        if type(layer) in TRAINING_ONLY and x is not None and x.dtype == y.dtype:
+            return inputs
+        if id(y) in self._norms:
+            return _project(layer, self._norms[id(y)], inputs)
+        if id(x) in self._norms:
+            return self._with_means(layer, inputs)
+        if self._is_channel_norm(call):
+            return self._with_means(layer, self._call(_as_affine, layer, inputs))
+        is_open = kwargs.get("training") is None and bool not in map(type, args)
+        has_training = getattr(layer, "_call_has_training_arg", False)
+        if is_open and has_training and compat.functional_graph(layer) is None:
+            kwargs = {**kwargs, "training": False}  # which augmentations need
+        copy = _as_is if layer.name in self.as_is else _copied
+        return self._call(copy, layer, *args, **kwargs)
 
-@contextlib.contextmanager
-def _copying(layer: Any) -> Iterator[None]:
-    """Raises an `InputError` where Keras, or the code of a layer, cannot copy and call it."""
-    try:
-        yield
-    except Exception as error:
-        raise InputError(
-            f"the model has no form for inference: layer {layer.name!r} cannot be copied ({one_line(error)})"
-        ) from error
+    def _with_means(self, norm: keras.layers.Layer, normalized: Any) -> Any:
+        """Returns all outputs of a normalization: the normalized map, and of some its means."""
+        if type(norm) is PooledBatchNormalization:
+            return [normalized, self._call(_means, norm, normalized)]
+        return normalized
 
-
-class _Copies:
-    """Replacements of the model's layers, one for all calls of a layer."""
-
-    def __init__(self) -> None:
-        self._copies: dict[Any, Any] = {}
-
-    def call(
+    def _call(
         self,
         make: Callable[[Any], tuple[Any, Any]],
         layer: Any,
@@ -311,6 +266,30 @@ class _Copies:
             if weights is not None:
                 _set_weights(self._copies[key], weights)
         return outputs
+
+
+def _project(
+    projection: keras.layers.Layer, norm: keras.layers.Layer, inputs: Any
+) -> Any:
+    """Calls a projection that includes the normalization after it."""
+    with _copying(projection):
+        copy = type(projection).from_config(
+            {**copied_config(projection), "use_bias": True}
+        )
+        outputs = copy(inputs)
+        copy.set_weights(folded_weights(projection, norm))
+    return outputs
+
+
+@contextlib.contextmanager
+def _copying(layer: Any) -> Iterator[None]:
+    """Raises an `InputError` where Keras, or the code of a layer, cannot copy and call it."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(
+            f"the model has no form for inference: layer {layer.name!r} cannot be copied ({one_line(error)})"
+        ) from error
 
 
 def _as_affine(norm: keras.layers.Layer) -> tuple[Any, Any]:

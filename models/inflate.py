@@ -103,8 +103,7 @@ def inflate(
     for x in graph.inputs:
         shape = [depth, *x.shape[1:]] if len(x.shape) == 4 else x.shape[1:]
         volumes.tensors[id(x)] = keras.Input(shape, dtype=x.dtype, name=x.name)
-    for call in compat.layer_calls(graph):
-        volumes.add(*call)
+    compat.rebuild(compat.layer_calls(graph), volumes.tensors, volumes.add)
     structures = K.map_structure(
         lambda x: volumes.tensors[id(x)], (graph.input, graph.output)
     )
@@ -123,20 +122,18 @@ class _Volumes:
         self._copies: dict[int, Any] = {}  # of layers and of position embeddings
         self.tensors: dict[int, Any] = {}
 
-    def add(self, layer: Any, args: Any, kwargs: Any, outputs: Any) -> None:
-        """Adds a call of a layer of the old model."""
+    def add(self, call: compat.Call, args: Any, kwargs: Any) -> Any:
+        """Adds a call of a layer of the old model, and returns its outputs."""
+        layer = call.layer
         if not isinstance(layer, keras.layers.Layer):
             raise _cannot_inflate(layer, "it is an operation, no layer")
-        old = [x for x in K.flatten([args, kwargs]) if id(x) in self.tensors]
+        given = K.flatten([call.args, call.kwargs])
+        old = [x for x in given if id(x) in self.tensors]
         from_maps = any(len(x.shape) == 4 for x in old)
-        to_maps = all(len(x.shape) == 4 for x in K.flatten(outputs)[:1])
-        is_first = id(layer) not in self._copies
-        if is_first:
+        to_maps = all(len(x.shape) == 4 for x in K.flatten(call.outputs)[:1])
+        if id(layer) not in self._copies:
             self._copies[id(layer)] = self._form_of(layer, from_maps, to_maps)
         copy = self._copies[id(layer)]
-        args, kwargs = K.map_structure(
-            lambda x: self.tensors.get(id(x), x), (args, kwargs)
-        )
         kwargs = {name: x for name, x in kwargs.items() if x is not None}
         options = [x for x in K.flatten([args[1:], kwargs]) if not isinstance(x, bool)]
         if from_maps and options:
@@ -153,10 +150,8 @@ class _Volumes:
             if ranks != [len(self.tensors[id(x)].shape) for x in old]:
                 raise _cannot_inflate(layer, "it reads a number of each slice")
         results = copy(*args, **kwargs)
-        if is_first:
-            _copy_weights(layer, copy)
-        pairs = zip(K.flatten(outputs), K.flatten(results), strict=True)
-        self.tensors.update((id(x), new) for x, new in pairs)
+        _copy_weights(layer, copy)
+        return results
 
     def _form_of(self, layer: Any, from_maps: bool, to_maps: bool) -> Any:
         """Returns the form of a layer for volumes, without the weights."""

@@ -160,16 +160,10 @@ def streaming_model(model: keras.Model, chunk_size: int | None = None) -> keras.
     old = model.inputs[0]
     chunk = keras.Input([chunk_size, *old.shape[2:]], dtype=old.dtype, name="inputs")
     stream = _Stream(old, chunk)
-    for call in calls:
-        if getattr(call[0], "mask_zero", False):
-            raise _cannot_stream(
-                call[0], "mask_zero=True makes a padding mask: leave it out"
-            )
-    for call in calls:
-        stream.add(*call)
+    compat.rebuild(calls, stream.tensors, stream.add)
     result = stream.tensors[id(model.outputs[0])]
     if stream.surplus.get(id(model.outputs[0])):
-        raise _cannot_stream(calls[-1][0], "it has no window after it")
+        raise _cannot_stream(calls[-1].layer, "it has no window after it")
     return StreamingModel(
         {"inputs": chunk, **stream.inputs},
         {"outputs": result, **stream.outputs},
@@ -177,7 +171,7 @@ def streaming_model(model: keras.Model, chunk_size: int | None = None) -> keras.
     )
 
 
-def _total_stride(calls: Sequence[tuple[Any, Any, Any, Any]]) -> int:
+def _total_stride(calls: Sequence[compat.Call]) -> int:
     """Returns the largest distance between positions of any map, in those of the input."""
     strides: dict[int, int] = {}
     for layer, args, kwargs, outputs in calls:
@@ -210,36 +204,38 @@ class _Stream:
         self.inputs: dict[str, Any] = {}
         self.outputs: dict[str, Any] = {}
 
-    def add(self, layer: Any, args: Any, kwargs: Any, outputs: Any) -> None:
-        """Adds a call of a layer of the model, which is a copy and may be changed."""
-        surplus = max(self.surplus.get(id(x), 0) for x in K.flatten([args, kwargs]))
-        args, kwargs = K.map_structure(
-            lambda x: self.tensors.get(id(x), x), (args, kwargs)
-        )
+    def add(self, call: compat.Call, args: Any, kwargs: Any) -> Any:
+        """Adds a call of a layer of the model, which is a copy and may be changed; returns its output."""
+        layer = call.layer
+        given = K.flatten([call.args, call.kwargs])
+        surplus = max(self.surplus.get(id(x), 0) for x in given)
         x = K.flatten(args)[0]
+        if getattr(layer, "mask_zero", False):
+            reason = "mask_zero=True makes a padding mask: leave it out"
+            raise _cannot_stream(layer, reason)
         if getattr(layer, "data_format", "channels_last") != "channels_last":
             raise _cannot_stream(layer, 'it needs data_format="channels_last"')
         if isinstance(layer, WINDOWS):
-            y = self._window(layer, x, surplus)
-        elif surplus:
+            return self._window(layer, x, surplus)
+        if surplus:
             raise _cannot_stream(layer, "after ZeroPadding1D, only a window can")
-        elif isinstance(layer, LambdaLayer):
-            y = self._lambda_layer(layer, x, [args[1:], kwargs])
-        elif isinstance(layer, keras.layers.ZeroPadding1D):
+        if isinstance(layer, LambdaLayer):
+            return self._lambda_layer(layer, x, [args[1:], kwargs])
+        if isinstance(layer, keras.layers.ZeroPadding1D):
             before, after = layer.padding
             if after:
                 reason = "it adds positions at the end: pad by (n, 0)"
                 raise _cannot_stream(layer, reason)
-            y = self._with_past(layer, x, before)
-            self.surplus[id(outputs[0])] = before
-        elif isinstance(layer, keras.layers.GlobalAveragePooling1D):
-            y = self._mean(layer, x)
-        elif _is_pointwise(layer, K.flatten(args)):
-            y = layer(*args, **kwargs)
-        else:
-            hint = "compute it after the stream, or replace it by what streaming_model names"
-            raise _cannot_stream(layer, f"it may see other positions: {hint}")
-        self.tensors[id(outputs[0])] = y
+            self.surplus[id(call.outputs[0])] = before
+            return self._with_past(layer, x, before)
+        if isinstance(layer, keras.layers.GlobalAveragePooling1D):
+            return self._mean(layer, x)
+        if _is_pointwise(layer, K.flatten(args)):
+            return layer(*args, **kwargs)
+        hint = (
+            "compute it after the stream, or replace it by what streaming_model names"
+        )
+        raise _cannot_stream(layer, f"it may see other positions: {hint}")
 
     def _window(self, layer: Any, x: Any, surplus: int) -> Any:
         """Adds a convolution or a pool, of windows that end with a position of the chunk."""

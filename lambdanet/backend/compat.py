@@ -5,9 +5,9 @@ import contextlib
 import functools
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -132,17 +132,41 @@ def graph_of(model: Any) -> Any:
     return graph
 
 
-def layer_calls(model: keras.Model) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """Yields layer, arguments, keyword arguments and outputs of each call in a functional model, in order."""
+class Call(NamedTuple):
+    """A call of a layer in a functional model."""
+
+    layer: Any
+    args: Any
+    kwargs: Any
+    outputs: Any
+
+
+def layer_calls(model: keras.Model) -> Iterator[Call]:
+    """Yields each call of a layer in a functional model, in order."""
     for depth in sorted(model._nodes_by_depth, reverse=True):
         for node in model._nodes_by_depth[depth]:
             if not node.is_input:
-                yield (
-                    node.operation,
-                    node.arguments.args,
-                    node.arguments.kwargs,
-                    node.outputs,
-                )
+                given = node.arguments
+                yield Call(node.operation, given.args, given.kwargs, node.outputs)
+
+
+def rebuild(
+    calls: Iterable[Any], tensors: dict[int, Any], replace: Callable[..., Any]
+) -> None:
+    """Builds another functional model, call by call.
+
+    Args:
+      calls: the calls of the first model, as of `layer_calls`.
+      tensors: the new tensor of each old one, by the identity of the old; at first of the inputs.
+      replace: `replace(call, args, kwargs)` returns the new outputs, for the arguments with new tensors.
+    """
+    for call in calls:
+        args, kwargs = keras.tree.map_structure(
+            lambda x: tensors.get(id(x), x), (call.args, call.kwargs)
+        )
+        outputs = keras.tree.flatten(replace(call, args, kwargs))
+        old = map(id, keras.tree.flatten(call.outputs))
+        tensors.update(zip(old, outputs, strict=True))
 
 
 @contextlib.contextmanager
