@@ -185,6 +185,29 @@ def run_exported(folder: Path, images: np.ndarray, format: str = "litert"):
     return chosen.load((folder / chosen.file).read_bytes())(images)
 
 
+def write_runtime(
+    model: keras.Model,
+    out: Path,
+    input_size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    class_names: Sequence[str],
+    format: str = "litert",
+    pictures: Any = None,
+    calibration: Any = None,
+    **options: Any,
+):
+    """Writes a model for a runtime, and returns its comparison with Keras."""
+    from lambdanet.models.preprocessing import Preprocessing
+    from lambdanet.training.serving import export_runtimes
+    from lambdanet.training.serving.export import Options
+    from lambdanet.training.serving.trained_weights import TrainedModel
+
+    trained = TrainedModel(model, Preprocessing(input_size, mean, std), class_names)
+    chosen = Options(format, **options)
+    return export_runtimes.write(trained, out, chosen, pictures, calibration)
+
+
 def assert_same_run(left: Path, right: Path) -> None:
     """Asserts that two runs have the same trained weights and the same history, except for its times."""
     assert_equal_arrays(weights(left), weights(right))

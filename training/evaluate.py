@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluates a trained model on a split of its dataset, by the measures of its task."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -121,15 +122,14 @@ def average_mirrors(
 
 
 def fit_temperature(
-    model: keras.Model, model_dir: str | Path, recipe: Recipe, data_dir: str | None
+    model: keras.Model, recipe: Recipe, open_data: Callable[[], Dataset]
 ) -> float:
     """Fits a temperature on a run's `held_out_split`, or else its `eval_split`, and prints what it changes.
 
     Args:
       model: the model of the run.
-      model_dir: the folder of the run.
       recipe: its recipe.
-      data_dir: as in `evaluate`.
+      open_data: returns its dataset, as `open_split`.
 
     Returns:
       The number to divide logits by before the softmax.
@@ -139,7 +139,8 @@ def fit_temperature(
     """
     if recipe.task != "classification":
         raise invalid("calibrate", f"False for the task {recipe.task!r}", True)
-    dataset = open_split(model_dir, recipe, data_dir, recipe.held_out_split or None)
+    split = recipe.held_out_split or recipe.eval_split
+    dataset = dataclasses.replace(open_data(), eval_split=split)
     with dataset.bad_records.as_input_errors():
         pairs = outputs(
             for_inference(model).predict_on_batch, dataset.eval(), dataset.eval_steps()

@@ -14,7 +14,6 @@ from benchmarks.interleaved.contenders import start
 from lambdanet.training.serving import (
     comparison,
     export,
-    export_runtimes,
     trained_weights,
 )
 
@@ -31,8 +30,8 @@ def rows(name: str) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "export")
         if kind == "LiteRT":
-            difference = export_runtimes.export_weights(
-                MODEL, WEIGHTS, path
+            difference = export.export_weights(
+                MODEL, WEIGHTS, path, options=export.Options("litert")
             ).probability_difference
         else:
             difference = np.abs(_saved_model_differences(path)).max()
@@ -44,7 +43,8 @@ def _saved_model_differences(path: Path) -> Any:
     """Returns the differences between probabilities of a SavedModel and of the network."""
     network = trained_weights.build_classifier(MODEL, WEIGHTS)
     pictures = comparison.random_pictures(network.preprocessing.input_size).images
-    exported = tf.saved_model.load(export.export_weights(MODEL, WEIGHTS, path))
+    export.export_weights(MODEL, WEIGHTS, path)
+    exported = tf.saved_model.load(str(path))
     found = exported.signatures["serving_default"](images=tf.constant(pictures))
     logits = network.model(network.preprocessing(pictures), training=False)
     return found["probabilities"] - tf.nn.softmax(logits)

@@ -268,26 +268,15 @@ def export(
         check_model(model)
     use_backend("tensorflow", BACKENDS)  # reads the checkpoints of both
 
-    is_saved_model = format == FORMATS[0]
-    # Which needs the dependencies of training.
-    module = "export" if is_saved_model else "export_runtimes"
-    exporter = importlib.import_module(f"lambdanet.training.serving.{module}")
-    options = (
-        {}
-        if is_saved_model
-        else {
-            "format": format,
-            "opset": opset,
-            "any_size": any_size,
-            "batch_size": batch_size,
-        }
-    )
+    from lambdanet.training.serving import export as exporter
+
+    options = exporter.Options(format, opset, any_size, batch_size)
     if model_dir:
-        exporter.export(model_dir, out, data_dir, calibrate=calibrate, **options)
+        exporter.export(model_dir, out, data_dir, options, calibrate)
     else:
-        if calibration:
-            options["calibration"] = calibration
-        exporter.export_weights(model, weights, out, class_names, **options)
+        exporter.export_weights(
+            str(model), str(weights), out, class_names, options, calibration
+        )
 
 
 COMMANDS = (

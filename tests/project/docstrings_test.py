@@ -24,8 +24,6 @@ PROGRAMS = {
     "lambdanet.training.serving.export:export",
     "lambdanet.training.serving.export:export_saved_model",
     "lambdanet.training.serving.export:export_weights",
-    "lambdanet.training.serving.export_runtimes:export",
-    "lambdanet.training.serving.export_runtimes:export_weights",
     "lambdanet.training.serving.predict:predict",
     "lambdanet.training.run.loop:train",
     "lambdanet.training.evaluate:evaluate",

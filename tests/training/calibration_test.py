@@ -2,6 +2,7 @@
 """The temperature of logits, and the split that decides it."""
 
 import dataclasses
+from functools import partial
 
 import keras
 import numpy as np
@@ -56,7 +57,8 @@ def test_held_out_split_decides_the_temperature(held_out, tmp_path, capsys):
     images = keras.Input([16, 16, 3])
     red = keras.layers.GlobalAveragePooling2D()(images)[:, :1]
     model = keras.Model(images, keras.ops.concatenate([red, 0 * red], -1))
-    found = evaluate.fit_temperature(model, run, recipe, None)
+    open_data = partial(evaluate.open_split, run, recipe, None)
+    found = evaluate.fit_temperature(model, recipe, open_data)
     share = wrong[held_out or "validation"] / 8
     # Red is 1, and 2 with the mean and the standard deviation of the recipe.
     assert found == pytest.approx(2 / np.log((1 - share) / share), rel=1e-4)

@@ -18,9 +18,6 @@ from lambdanet.training.data import image_files, mask_view, preprocess
 from lambdanet.training.data.bad_records import Example, Pair
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.sources import Shard
-from lambdanet.training.data.task import task_of
-from lambdanet.training.evaluate import open_split
-from lambdanet.training.run import model_dir as model_dirs
 
 NUM_PICTURES = 64  # to compare the models on
 BATCHES = (1, 2, 7)  # the numbers of pictures at a time, in turn
@@ -70,15 +67,13 @@ class Parity:
 
 
 def find_pictures(
-    model_dir: str | Path, recipe: Recipe, data_dir: str | None
+    recipe: Recipe, open_data: Callable[[], Dataset], is_needed: bool
 ) -> Pictures:
-    """Returns pictures of the evaluation split; random ones if these are missing and `data_dir` is None."""
+    """Returns pictures of the evaluation split; random ones if these are missing and not needed."""
     try:
-        return evaluation_pictures(
-            recipe, model_dirs.find_data_dir(model_dir, data_dir)
-        )
+        return evaluation_pictures(open_data())
     except (InputError, OSError) as error:
-        if data_dir is not None:
+        if is_needed:
             raise
         print(
             f"no pictures of {recipe.dataset} {recipe.eval_split} to compare on: {error}"
@@ -86,47 +81,43 @@ def find_pictures(
         return random_pictures(recipe.input_size)
 
 
-def evaluation_pictures(recipe: Recipe, data_dir: str | None) -> Pictures:
+def evaluation_pictures(dataset: Dataset) -> Pictures:
     """Returns up to `NUM_PICTURES` pictures from several parts of the evaluation split.
 
     The split may be sorted by class. Nothing is downloaded; `InputError` for pictures that are not on disk or
     cannot be read.
     """
-    split = recipe.eval_split
-    task_of(recipe).open_source(data_dir).check_on_disk()
-    source = Dataset.open(recipe, data_dir).source
+    source = dataset.source
+    source.check_on_disk()
+    split = dataset.recipe.eval_split
     num_shares = max(1, source.num_examples(split) * NUM_PARTS // NUM_PICTURES)
     chosen = sorted({num_shares * part // NUM_PARTS for part in range(NUM_PARTS)})
     parts = [source.examples(split, None, Shard(index, num_shares)) for index in chosen]
     examples = functools.reduce(tf.data.Dataset.concatenate, parts)
-    found = _read(source, examples, recipe, split, NUM_PICTURES)
-    return found._replace(labels=None)  # their order may be another than the run's
+    return _read(dataset, examples, split, NUM_PICTURES)._replace(labels=None)
 
 
-def labeled_pictures(
-    model_dir: str | Path, recipe: Recipe, data_dir: str | None
-) -> tuple[Pictures, Pictures]:
+def labeled_pictures(dataset: Dataset) -> tuple[Pictures, Pictures]:
     """Returns pictures to calibrate a run's model on, and labeled ones to measure its accuracy on.
 
     They are drawn at random, always the same ones, and prepared as in evaluation.
 
     Args:
-      model_dir: the folder of the run.
-      recipe: its recipe.
-      data_dir: the folder of the data; None: that of training.
+      dataset: the dataset of the run, as of `evaluate.open_split`.
 
     Returns:
       Up to `NUM_CALIBRATION` pictures of `train_split`, and up to `NUM_LABELED` of `eval_split`.
 
     Raises:
-      InputError: the pictures are not on disk, cannot be read, or have other classes.
+      InputError: the pictures are not on disk, or cannot be read.
     """
-    source = open_split(model_dir, recipe, data_dir).source
+    recipe = dataset.recipe
+    source = dataset.source
     source.check_on_disk()
     seed = tf.constant(recipe.seed, tf.int64)
 
     def draw(split: str, count: int) -> Pictures:
-        return _read(source, source.examples(split, seed), recipe, split, count)
+        return _read(dataset, source.examples(split, seed), split, count)
 
     calibration = draw(recipe.train_split, NUM_CALIBRATION)
     return calibration, draw(recipe.eval_split, NUM_LABELED)
@@ -169,14 +160,15 @@ def separate(
 
 
 def _read(
-    source: Any, examples: tf.data.Dataset, recipe: Recipe, split: str, count: int
+    dataset: Dataset, examples: tf.data.Dataset, split: str, count: int
 ) -> Pictures:
     """Returns the first readable pictures of examples, or their central windows; `InputError` without any."""
+    recipe = dataset.recipe
+    task = dataset.task
     square = preprocess.of_recipe(recipe).square
-    task = task_of(recipe)
 
     def prepare(example: Example) -> Pair:
-        image, label = task.pair(source, example)
+        image, label = task.pair(dataset.source, example)
         if task.any_size:  # pictures keep their size
             return mask_view.view(image, label, recipe.input_size, "none", (0, 0))
         return _as_bytes(square(image.pixels())), label

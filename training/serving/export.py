@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a trained classifier as a SavedModel that needs only TensorFlow."""
+"""Exports trained networks: writes a SavedModel that needs only TensorFlow, or a file for LiteRT or ONNX."""
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import tempfile
@@ -41,38 +42,94 @@ which_keras.check_backend("export", ("tensorflow",))
 REDUCED_PRECISION = ("mixed_bfloat16", "mixed_float16", "bfloat16", "float16")
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The form of an export.
+
+    Attributes:
+      format: "saved_model"; or a key of `export_runtimes.FORMATS`: "litert"; "litert_int8", a quarter of the
+        size, with 8-bit weights of convolutions and matrix products (activations stay in float32, so no
+        pictures are needed for calibration); "litert_int8_full", with 8-bit weights and activations, and no
+        operator in float32; or "onnx".
+      opset: the version of ONNX's operators, for the format "onnx"; default: 17.
+      any_size: whether a runtime takes pictures of any height and width, in all formats but
+        "litert_int8_full".
+      batch_size: the number of pictures that a runtime takes at a time, so that all shapes in the file are
+        fixed; default: any.
+    """
+
+    format: str = "saved_model"
+    opset: int | None = None
+    any_size: bool = False
+    batch_size: int | None = None
+
+
+SAVED_MODEL = Options()
+
+
 def export(
     model_dir: str | Path,
     out: str | Path,
     data_dir: str | None = None,
+    options: Options = SAVED_MODEL,
     calibrate: bool = False,
-) -> str:
-    """Exports the model trained in `model_dir` to the SavedModel `out`, and returns its path.
+) -> Any:
+    """Exports the model trained in `model_dir`: to a SavedModel, or for LiteRT or ONNX.
+
+    The models of runtimes are compared with Keras on `NUM_PICTURES` pictures spread over the recipe's
+    `eval_split`, or on random ones, with a message, if these are not on disk. "litert_int8_full" is
+    calibrated on pictures of `train_split`, and the accuracies of both models on `eval_split` are printed;
+    the pictures must be on disk.
 
     Args:
       model_dir: a folder written by `lambdanet train`, with at least one checkpoint.
       out: the folder to write, which must not exist or be empty.
-      data_dir: the `data_dir` of training; needed only if `model_dir` lacks the class names, or to calibrate
-        on pictures in another place.
-      calibrate: whether to divide the logits by a temperature, as `trained_weights.load_run` does.
+      data_dir: the `data_dir` of training, the default. For a SavedModel it is needed only if `model_dir`
+        lacks the class names, or to calibrate on pictures in another place; for runtimes, it must have the
+        pictures.
+      options: the form of the export.
+      calibrate: whether to divide the logits by a temperature, as `trained_weights.load_run` does. For
+        runtimes it is written as `temperature.txt`.
+
+    Returns:
+      The comparison with Keras, a `comparison.Parity`; for a SavedModel, None.
 
     Raises:
       InputError: `model_dir` has no trained model, or needs no `data_dir`, or `out` cannot be written, or the
-        model cannot be calibrated.
+        model cannot be calibrated; or as `export_runtimes.write`; or pictures are missing: those of an
+        explicit `data_dir`, or those to calibrate on.
 
     Example:
       >>> export("runs/digits", "exported/digits")
       >>> served = tf.saved_model.load("exported/digits")
+      >>> export("runs/digits", "exported/litert", options=Options("litert")).logit_difference
     """
     # Here, so that `export_weights` does not need the dependencies of training.
+    from lambdanet.training.evaluate import open_split
     from lambdanet.training.run import model_dir as model_dirs
 
-    _check_out(out)
+    _check(out, options)
     is_needed = calibrate or not model_dirs.class_names(model_dir)
-    if data_dir is not None and not is_needed:
+    if options == SAVED_MODEL and data_dir is not None and not is_needed:
         accepted = "left out, as the run has its class names"
         raise invalid("data_dir", accepted, data_dir)
-    return _save(trained_weights.load_run(model_dir, data_dir, calibrate), out)
+    recipe = model_dirs.load_recipe(model_dir)
+    open_data = functools.cache(
+        functools.partial(open_split, model_dir, recipe, data_dir)
+    )
+    trained = trained_weights.load_run(model_dir, open_data, calibrate)
+    if options == SAVED_MODEL:
+        _save(trained, out)
+        return None
+
+    # Here, so that a SavedModel does not need them.
+    from lambdanet.training.serving import comparison, export_runtimes
+
+    if export_runtimes.FORMATS[options.format].calibrated:
+        calibration, pictures = comparison.labeled_pictures(open_data())
+        return export_runtimes.save(trained, out, options, pictures, calibration)
+    pictures = comparison.find_pictures(recipe, open_data, data_dir is not None)
+    return export_runtimes.save(trained, out, options, pictures)
 
 
 def export_weights(
@@ -80,22 +137,41 @@ def export_weights(
     weights: str | Path,
     out: str | Path,
     class_names: str | Path | None = None,
-) -> str:
-    """Exports a model of the zoo with trained weights, and returns the path of the SavedModel.
+    options: Options = SAVED_MODEL,
+    calibration: str | Path | None = None,
+) -> Any:
+    """Exports a model of the zoo with trained weights; one of a runtime is compared on random pictures.
 
     Args:
       model_name, weights, class_names: as for `trained_weights.build_classifier`, with its errors.
       out: the folder to write, which must not exist or be empty.
+      options: the form of the export.
+      calibration: a folder of pictures such as the model is for, for the format "litert_int8_full": it is
+        calibrated on half of them, and compared on the others.
+
+    Returns:
+      As `export`.
 
     Raises:
-      InputError: `out` is not empty or cannot be written.
+      InputError: `out` is not empty or cannot be written; or as `export_runtimes.write`; or `calibration` is
+        missing, or is no folder with 64 or more pictures that differ.
 
     Example:
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported")
+      >>> export_weights("lambda_resnet50ts", "imagenet", "onnx", options=Options("onnx")).num_equal
     """
-    _check_out(out)
+    _check(out, options)
     trained = trained_weights.build_classifier(model_name, weights, class_names)
-    return _save(trained, out)
+    if options == SAVED_MODEL:
+        _save(trained, out)
+        return None
+
+    from lambdanet.training.serving import comparison, export_runtimes
+
+    pictures = None
+    if calibration is not None:
+        pictures = comparison.folder_pictures(calibration, trained.preprocessing)
+    return export_runtimes.save(trained, out, options, calibration=pictures)
 
 
 def export_saved_model(
@@ -138,7 +214,7 @@ def export_saved_model(
       >>> model = lambdanet.create_model("lambda_resnet_tiny", num_classes=2)
       >>> export_saved_model(model, "exported", 32, [0.5] * 3, [0.5] * 3, ["cat", "dog"])
     """
-    _check_out(out)
+    _check(out, SAVED_MODEL)
     check_classifier(model, class_names)
     preprocessing = Preprocessing(
         input_size, tuple(mean), tuple(std), crop_fraction, interpolation
@@ -146,9 +222,17 @@ def export_saved_model(
     return _save(TrainedModel(model, preprocessing, list(class_names)), out)
 
 
-def _check_out(out: str | Path) -> None:
-    """Raises `InputError` for a folder with something in it, or that TensorFlow cannot load from."""
+def _check(out: str | Path, options: Options) -> None:
+    """Raises `InputError` for a folder with something in it, or options that a format does not have."""
+    if options != SAVED_MODEL:
+        # Here, so that a SavedModel does not need the packages of training.
+        from lambdanet.training.serving import export_runtimes
+
+        export_runtimes.check_options(options)
+        check_output_dir(out)
+        return
     check_output_dir(out, accepts_remote=True)
+    # TensorFlow cannot load from such a path.
     if any(sign in absolute(out) for sign in "*?["):
         raise invalid(
             "out", "a path without *, ? and [, a pattern for TensorFlow", str(out)

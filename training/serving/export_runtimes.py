@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports classifiers to LiteRT and ONNX, and compares their outputs there with Keras."""
+"""Converts networks for LiteRT and ONNX, and compares their outputs there with Keras."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,15 @@ from lambdanet.core.errors import (
     invalid,
     one_line,
 )
-from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.class_names import write_names
-from lambdanet.training.run.model_dir import load_recipe
-from lambdanet.training.serving import comparison, trained_weights
+from lambdanet.training.serving import comparison
 from lambdanet.training.serving.comparison import Parity, Pictures, Runner
-from lambdanet.training.serving.export import check_classifier, in_float32, serving_form
+from lambdanet.training.serving.export import (
+    Options,
+    check_classifier,
+    in_float32,
+    serving_form,
+)
 from lambdanet.training.serving.saved_model import Outputs, to_probabilities
 from lambdanet.training.serving.trained_weights import TrainedModel
 
@@ -48,121 +51,21 @@ OPSETS = range(14, 19)  # that tf2onnx writes
 Function = Any  # the result of `tf.function`
 
 
-def export(
-    model_dir: str | Path,
-    out: str | Path,
-    data_dir: str | None = None,
-    format: str = "litert",
-    opset: int | None = None,
-    any_size: bool = False,
-    batch_size: int | None = None,
-    calibrate: bool = False,
-) -> Parity:
-    """Exports the model trained in `model_dir` with `write`, and returns its comparison with Keras.
-
-    The models are compared on `NUM_PICTURES` pictures spread over the recipe's `eval_split`, or on random
-    ones, with a message, if these are not on disk. "litert_int8_full" is calibrated on pictures of
-    `train_split`, and the accuracies of both models on `eval_split` are printed; the pictures must be on
-    disk.
-
-    Args:
-      model_dir, out: as in `serving.export.export`.
-      data_dir: the `data_dir` of training, the default. An explicit folder must have the pictures.
-      format: a key of `FORMATS`.
-      opset, any_size, batch_size: as in `write`.
-      calibrate: as in `serving.export.export`; the temperature is written as `temperature.txt`.
-
-    Raises:
-      InputError: as `serving.export.export` and `write`, or the pictures are missing: those of an explicit
-        `data_dir`, or those to calibrate on.
-
-    Example:
-      >>> export("runs/digits", "exported/digits_litert").logit_difference
-    """
-    _check_options(format, opset, any_size)
-    files.check_output_dir(out)
-    trained = trained_weights.load_run(model_dir, data_dir, calibrate)
-    recipe = load_recipe(model_dir)
-    calibration = None
-    if FORMATS[format].calibrated:
-        calibration, pictures = comparison.labeled_pictures(model_dir, recipe, data_dir)
-    else:
-        pictures = comparison.find_pictures(model_dir, recipe, data_dir)
-    return _export(
-        trained, out, format, opset, pictures, calibration, any_size, batch_size
-    )
-
-
-def export_weights(
-    model_name: str,
-    weights: str | Path,
-    out: str | Path,
-    class_names: str | Path | None = None,
-    format: str = "litert",
-    opset: int | None = None,
-    calibration: str | Path | None = None,
-    any_size: bool = False,
-    batch_size: int | None = None,
-) -> Parity:
-    """Exports a model of the zoo, and returns its comparison with Keras on random pictures.
-
-    The arguments and errors are those of `serving.export.export_weights`, and also:
-
-    Args:
-      format: a key of `FORMATS`.
-      opset, any_size, batch_size: as in `write`.
-      calibration: a folder of pictures such as the model is for, for the format "litert_int8_full": it is
-        calibrated on half of them, and compared on the others.
-
-    Raises:
-      InputError: `calibration` is missing, or is no folder with 64 or more pictures that differ.
-
-    Example:
-      >>> export_weights("lambda_resnet50ts", "imagenet", "exported", format="onnx").num_equal
-    """
-    _check_options(format, opset, any_size)
-    _check_calibration(format, calibration)
-    files.check_output_dir(out)
-    trained = trained_weights.build_classifier(model_name, weights, class_names)
-    found = None
-    if calibration is not None:
-        found = comparison.folder_pictures(calibration, trained.preprocessing)
-    return _export(trained, out, format, opset, None, found, any_size, batch_size)
-
-
-def _export(
+def save(
     trained: TrainedModel,
     out: str | Path,
-    format: str,
-    opset: int | None,
-    pictures: Pictures | None,
-    calibration: Pictures | None,
-    any_size: bool,
-    batch_size: int | None,
+    options: Options,
+    pictures: Pictures | None = None,
+    calibration: Pictures | None = None,
 ) -> Parity:
-    """Writes the folder of a converted model, completely or not at all, and prints what was found."""
-    chosen = FORMATS[format]
-    model = in_float32(trained.model)
-    pre = trained.preprocessing
-    names = trained.class_names
+    """Writes the folder of a converted model, completely or not at all, and prints what was found.
+
+    The arguments, the result and the errors are those of `write`, but for `out`, a folder to create.
+    """
+    chosen = FORMATS[options.format]
+    trained = trained._replace(model=in_float32(trained.model))
     with files.atomic_dir(files.absolute(out)) as partial:
-        parity = write(
-            model,
-            partial,
-            pre.input_size,
-            pre.mean,
-            pre.std,
-            names,
-            format,
-            pictures,
-            opset,
-            calibration,
-            any_size,
-            trained.thresholds,
-            batch_size,
-        )
-        if trained.temperature != 1:
-            write_names(Path(partial, TEMPERATURE), [f"{trained.temperature:g}"])
+        parity = write(trained, partial, options, pictures, calibration)
     file = files.local_path(out, "out") / chosen.file
     print(f"exported {trained} to {file}")
     print(f"oldest runtime: {chosen.oldest_runtime(file.read_bytes())}")
@@ -171,92 +74,79 @@ def _export(
         before, after = parity.accuracies
         print(
             f"top-1 on {parity.num_images} {parity.pictures}: "
-            f"float32 {100 * before:.2f} %, {format} {100 * after:.2f} %"
+            f"float32 {100 * before:.2f} %, {options.format} {100 * after:.2f} %"
         )
     return parity
 
 
 def write(
-    model: keras.Model,
+    trained: TrainedModel,
     out: str | Path,
-    input_size: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    class_names: Sequence[str],
-    format: str = "litert",
+    options: Options,
     pictures: Pictures | None = None,
-    opset: int | None = None,
     calibration: Pictures | None = None,
-    any_size: bool = False,
-    thresholds: Sequence[float] = (),
-    batch_size: int | None = None,
 ) -> Parity:
     """Converts a model, writes it with `class_names.txt`, and returns its comparison with Keras.
 
     The converted model takes `images`, uint8 RGB [b, input_size, input_size, 3] of any number from 1
     on, already cropped and resized, and returns `logits` and `probabilities`, float32 [b, num_classes]; for
     masks [b, input_size, input_size, num_classes], and `classes`, their numbers [b, input_size, input_size].
+    With `any_size` it is also compared on pictures of another size. Thresholds, from which on classes are
+    present, are written as `thresholds.txt`, and a temperature as `temperature.txt`.
 
     Args:
-      model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
+      trained: a model from normalized float32 images [b, input_size, input_size, c] to logits
+        [b, num_classes], with its preprocessing and the names of its classes.
       out: an existing folder.
-      input_size, mean, std, class_names: as in `serving.export.export_saved_model`.
-      format: "litert"; "litert_int8", a quarter of the size, with 8-bit weights of convolutions and matrix
-        products (activations stay in float32, so no pictures are needed for calibration);
-        "litert_int8_full", with 8-bit weights and activations, and no operator in float32; or "onnx".
+      options: the form of the export, for a runtime.
       pictures: the pictures to compare the models on; default: every other one of `calibration`, or random
         ones.
-      opset: the version of ONNX's operators, one of `OPSETS`, for the format "onnx"; default: 17.
       calibration: pictures such as the model is for, cropped and resized, for the format
         "litert_int8_full": the ranges of its activations are those that they have on these pictures, 32 or
         more that differ.
-      any_size: whether it takes `images` of any height and width, [b, h, w, 3], in all formats but
-        "litert_int8_full"; it is also compared on pictures of another size.
-      thresholds: the probability from which on each class is present, of a model with any number of classes
-        for a picture, whose probabilities are sigmoids; they are written as `thresholds.txt`.
-      batch_size: the number of pictures that it takes at a time, so that all shapes in the file are fixed;
-        default: any.
 
     Raises:
       InputError: the format is unknown, has no such opset or needs pictures to calibrate on, the model is no
         classifier or has layers of a fixed size, a name is blank or repeated, or the runtime lacks an
         operation of the model, computes other outputs than Keras, or is not installed.
     """
-    _check_options(format, opset, any_size)
-    _check_calibration(format, calibration and calibration.name)
-    check_classifier(model, class_names)
-    if batch_size is not None:
-        check_count("batch_size", batch_size)
+    check_options(options)
+    format = options.format
     chosen = FORMATS[format]
+    if (calibration is not None) != chosen.calibrated:
+        accepted = "pictures to calibrate on" if chosen.calibrated else "left out"
+        given = calibration and calibration.name
+        raise invalid("calibration", f"{accepted} for the format {format!r}", given)
+    model = trained.model
+    check_classifier(model, trained.class_names)
+    pre = trained.preprocessing
     if calibration is not None:
         calibration, pictures = comparison.separate(calibration, pictures)
-    pictures = pictures or comparison.random_pictures(input_size)
-    if len(getattr(model, "output_shape", ())) == 4:
+    size: int | None = pre.input_size
+    pictures = pictures or comparison.random_pictures(pre.input_size)
+    if trained.has_masks:
         pictures = pictures._replace(images=pictures.images[:NUM_MASKS])
     compared = [pictures]
-    size: int | None = input_size
     try:
-        if any_size:
+        if options.any_size:
             others = comparison.random_pictures(
-                input_size * 5 // 4, input_size * 3 // 2
+                pre.input_size * 5 // 4, pre.input_size * 3 // 2
             )
             compared.append(others)
             size = None
             model = _of_any_size(model, others.images)
-        several = bool(thresholds)
-        classify = _classifier(model, size, mean, std, is_multilabel=several)
-        form = serving_form(model)
-        served = _classifier(
-            form, size, mean, std, chosen.calibrated, several, batch_size
-        )
+        classify = _classifier(trained._replace(model=model), size)
+        form = trained._replace(model=serving_form(model))
+        served = _classifier(form, size, chosen.calibrated, options.batch_size)
         with _quiet():
-            content = chosen.convert(served, opset, calibration)
+            content = chosen.convert(served, options.opset, calibration)
             run = chosen.load(content)
             # Runtimes write log lines in the first call.
-            shape = [batch_size or 1, *pictures.images.shape[1:]]
+            shape = [options.batch_size or 1, *pictures.images.shape[1:]]
             run(np.zeros(shape, np.uint8))
         parities = [
-            comparison.compare(classify, run, each, batch_size) for each in compared
+            comparison.compare(classify, run, each, options.batch_size)
+            for each in compared
         ]
     except ModuleNotFoundError as error:
         raise InputError(
@@ -278,9 +168,11 @@ def write(
                 f"model {model.name!r} cannot be written as {format}: {found}"
             )
     Path(out, chosen.file).write_bytes(content)
-    write_names(Path(out, CLASSES), class_names)
-    if thresholds:
-        write_names(Path(out, THRESHOLDS), [f"{x:g}" for x in thresholds])
+    write_names(Path(out, CLASSES), trained.class_names)
+    if trained.thresholds:
+        write_names(Path(out, THRESHOLDS), [f"{x:g}" for x in trained.thresholds])
+    if trained.temperature != 1:
+        write_names(Path(out, TEMPERATURE), [f"{trained.temperature:g}"])
     return parities[0]
 
 
@@ -294,56 +186,48 @@ def _of_any_size(model: keras.Model, examples: np.ndarray) -> keras.Model:
     return copy
 
 
-def _check_options(format: str, opset: int | None, any_size: bool) -> None:
+def check_options(options: Options) -> None:
     """Raises `InputError` for an unknown format, or an option that it does not have."""
+    format = options.format
     check_known("format", format, FORMATS)
-    if any_size and FORMATS[format].calibrated:
-        raise invalid("any_size", f"False for the format {format!r}", any_size)
-    if opset is None:
+    if options.any_size and FORMATS[format].calibrated:
+        raise invalid("any_size", f"False for the format {format!r}", options.any_size)
+    if options.batch_size is not None:
+        check_count("batch_size", options.batch_size)
+    if options.opset is None:
         return
     if format != "onnx":
-        raise invalid("opset", f"left out for the format {format!r}", opset)
-    if opset not in OPSETS:
-        raise invalid("opset", f"from {OPSETS[0]} to {OPSETS[-1]}", opset)
-
-
-def _check_calibration(format: str, calibration: str | Path | None) -> None:
-    """Raises `InputError` for pictures, by their name, that a format does not take, or that it lacks."""
-    is_given = calibration is not None
-    if is_given != FORMATS[format].calibrated:
-        accepted = "left out" if is_given else "pictures to calibrate on"
-        raise invalid(
-            "calibration", f"{accepted} for the format {format!r}", calibration
-        )
+        raise invalid("opset", f"left out for the format {format!r}", options.opset)
+    if options.opset not in OPSETS:
+        raise invalid("opset", f"from {OPSETS[0]} to {OPSETS[-1]}", options.opset)
 
 
 def _classifier(
-    model: keras.Model,
+    trained: TrainedModel,
     input_size: int | None,
-    mean: Sequence[float],
-    std: Sequence[float],
     in_8_bits: bool = False,
-    is_multilabel: bool = False,
     batch_size: int | None = None,
 ) -> Function:
     """Returns a function from images in 0..255 to logits and probabilities.
 
     The images are uint8 or, for the converter to 8 bits, float32; without an `input_size`, of any size.
     """
-    normalize = Preprocessing(input_size or 1, tuple(mean), tuple(std)).normalize
+    normalize = trained.preprocessing.normalize
     dtype = tf.float32 if in_8_bits else tf.uint8
     spec = tf.TensorSpec([batch_size, input_size, input_size, 3], dtype, "images")
 
     @tf.function(input_signature=[spec], autograph=False)
     def classify(images: tf.Tensor) -> Outputs:
         pixels = tf.cast(images, tf.float32) / 255.0
-        if len(mean) == 1:
+        if len(trained.preprocessing.mean) == 1:
             pixels = tf.reduce_sum(
                 pixels * tf.constant([0.2989, 0.587, 0.114]), axis=-1, keepdims=True
             )
         with device.assume("RUNTIME_INT8" if in_8_bits else "RUNTIME"):
-            logits = tf.cast(model(normalize(pixels), training=False), tf.float32)
-        probabilities = to_probabilities(logits, is_multilabel)
+            logits = tf.cast(
+                trained.model(normalize(pixels), training=False), tf.float32
+            )
+        probabilities = to_probabilities(logits, bool(trained.thresholds))
         outputs = {"logits": logits, "probabilities": probabilities}
         if len(logits.shape) == 4:  # masks
             outputs["classes"] = tf.argmax(logits, axis=-1, output_type=tf.int32)

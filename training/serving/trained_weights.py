@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model of the zoo with trained weights, whose metadata describe its pictures and classes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lambdanet import backend as K
 from lambdanet.backend import keras
@@ -38,32 +38,32 @@ class TrainedModel(NamedTuple):
 
 
 def load_run(
-    model_dir: str | Path, data_dir: str | None = None, calibrate: bool = False
+    model_dir: str | Path,
+    open_data: Callable[[], Any] | None = None,
+    calibrate: bool = False,
 ) -> TrainedModel:
     """Loads the model of a run.
 
     Args:
-      model_dir, data_dir: as in `serving.export.export`, with its errors.
+      model_dir: as in `serving.export.export`, with its errors.
+      open_data: returns the dataset of the run, as `evaluate.open_split`, its default. It is called where the
+        run has no class names, or to calibrate.
       calibrate: whether to divide the weights of the classifier, and so the logits, by the temperature that
         `evaluate.fit_temperature` returns.
     """
     # Here, so that `build_classifier` does not need the dependencies of training.
     from lambdanet.training.data import preprocess
-    from lambdanet.training.data.dataset import Dataset
     from lambdanet.training.data.task import task_of
-    from lambdanet.training.evaluate import fit_temperature
+    from lambdanet.training.evaluate import fit_temperature, open_split
     from lambdanet.training.run import model_dir as model_dirs
 
     model, recipe = model_dirs.load_trained_model(model_dir)
-    names = model_dirs.class_names(model_dir)
-    if not names:
-        names = Dataset.open(
-            recipe, model_dirs.find_data_dir(model_dir, data_dir)
-        ).class_names
+    open_data = open_data or partial(open_split, model_dir, recipe, None)
+    names = model_dirs.class_names(model_dir) or open_data().class_names
     thresholds = task_of(recipe).thresholds(Path(model_dir).expanduser())
     temperature = 1.0
     if calibrate:
-        temperature = fit_temperature(model, model_dir, recipe, data_dir)
+        temperature = fit_temperature(model, recipe, open_data)
         for variable in weight_files.classifier(model).values():
             variable.assign(variable / temperature)
     return TrainedModel(

@@ -16,7 +16,7 @@ from helpers import assert_close, noise, write_picture
 from refusals import refused
 from small_models import linear_model
 from tiny_weights import export_words, write_tiny_weights
-from training_runs import run_exported
+from training_runs import run_exported, write_runtime
 
 from lambdanet import (
     CenteredMaxPooling2D,
@@ -27,10 +27,12 @@ from lambdanet import (
     configs,
 )
 from lambdanet.training.data.dataset import Dataset
-from lambdanet.training.evaluate import evaluate
+from lambdanet.training.evaluate import evaluate, open_split
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.serving import comparison, export_runtimes
 from lambdanet.training.serving.comparison import Pictures
+from lambdanet.training.serving.export import Options, export
+from lambdanet.training.serving.trained_weights import load_run
 from lambdanet.training.train import train
 
 FORMAT = "litert_int8_full"
@@ -56,7 +58,7 @@ def exported(run, tmp_path_factory):
     """The folder of its export, the comparison with Keras, and what was printed."""
     out = tmp_path_factory.mktemp("exported") / "digits"
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        parity = export_runtimes.export(run, out, format=FORMAT)
+        parity = export(run, out, options=Options(FORMAT))
     return out, parity, shown.getvalue()
 
 
@@ -112,9 +114,8 @@ def test_accuracies_are_those_of_both_models(run, exported, data_dir):
 
 @pytest.mark.slow
 def test_calibrated_batches_equal_keras(run, tmp_path):
-    _, (images, _, labels) = comparison.labeled_pictures(run, RECIPE, None)
-    model, _ = model_dirs.load_trained_model(run)
-    classify = export_runtimes._classifier(model, 16, RECIPE.mean, RECIPE.std)
+    _, (images, _, labels) = comparison.labeled_pictures(open_split(run, RECIPE, None))
+    classify = export_runtimes._classifier(load_run(run), 16)
     logits = classify(images)["logits"]
     loss = keras.losses.SparseCategoricalCrossentropy(True)
     best = min(np.arange(0.2, 2, 0.002), key=lambda x: loss(labels, logits / x))
@@ -146,19 +147,21 @@ def test_calibrated_batches_equal_keras(run, tmp_path):
 
 def test_calibration_pictures_are_of_training(run, data_dir, tmp_path):
     """Their labels are numbers of the classes of the run."""
-    calibration, labeled = comparison.labeled_pictures(run, RECIPE, data_dir)
+    calibration, labeled = comparison.labeled_pictures(
+        open_split(run, RECIPE, data_dir)
+    )
     assert calibration.images.shape == (comparison.NUM_CALIBRATION, 16, 16, 3)
     assert calibration.name == "pictures of digits train"
     assert len(set(calibration.labels)) == 10
     assert labeled.name == "pictures of digits test"
-    again, _ = comparison.labeled_pictures(run, RECIPE, data_dir)
+    again, _ = comparison.labeled_pictures(open_split(run, RECIPE, data_dir))
     np.testing.assert_array_equal(again.images, calibration.images)
     own = {image.tobytes() for image in calibration.images}
     assert not own & {image.tobytes() for image in labeled.images}
     other = model_dirs.claim(tmp_path / "run", RECIPE, list("9876543210"))
     for before, after in zip(
         (calibration, labeled),
-        comparison.labeled_pictures(other, RECIPE, data_dir),
+        comparison.labeled_pictures(open_split(other, RECIPE, data_dir)),
         strict=True,
     ):
         np.testing.assert_array_equal(after.labels, 9 - before.labels)
@@ -168,7 +171,7 @@ def test_run_without_pictures_is_refused(run, tmp_path):
     (tmp_path / "empty").mkdir()
     empty = str(tmp_path / "empty")
     with refused("dataset digits is not on disk: "):
-        export_runtimes.export(run, tmp_path / "out", empty, format=FORMAT)
+        export(run, tmp_path / "out", empty, options=Options(FORMAT))
     assert not (tmp_path / "out").exists()
 
 
@@ -250,7 +253,7 @@ def test_layers_keep_the_range_of_8_bits(layer, tmp_path):
     x = layer(keras.layers.Conv2D(8, 3, strides=2, padding="same")(images))
     x = keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x))
     model = keras.Model(images, keras.layers.Dense(5)(x))
-    parity = export_runtimes.write(
+    parity = write_runtime(
         *(model, tmp_path, 20, MEAN, STD, list("abcde"), FORMAT),
         pictures=_noise(16, size=20),
         calibration=_noise(64, size=20),
@@ -266,7 +269,7 @@ def linear_export(tmp_path):
     def export(layer, format=FORMAT):
         model = linear_model((4, 4, 3), 2, layer)
         arguments = model, tmp_path, 4, MEAN, STD, ["a", "b"], format
-        export_runtimes.write(*arguments, calibration=_noise(64, size=4))
+        write_runtime(*arguments, calibration=_noise(64, size=4))
 
     yield export
     assert not list(tmp_path.iterdir())

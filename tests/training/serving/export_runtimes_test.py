@@ -14,12 +14,15 @@ import tensorflow as tf
 from helpers import noise, write_picture
 from refusals import refused
 from small_models import linear_model
-from training_runs import run_exported, write_run
+from training_runs import run_exported, write_run, write_runtime
 
 from lambdanet import GlobalAttention, HaloAttention, LambdaLayer, cli, configs
+from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.serving import comparison, export_runtimes
+from lambdanet.training.serving.export import Options, export
+from lambdanet.training.serving.trained_weights import TrainedModel
 
 MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
 SHAPE = (4, 4, 3)
@@ -48,7 +51,7 @@ def exported(model, tmp_path_factory):
     @functools.cache
     def export(format):
         out = tmp_path_factory.mktemp(format)
-        return out, export_runtimes.write(model, out, 20, MEAN, STD, NAMES, format)
+        return out, write_runtime(model, out, 20, MEAN, STD, NAMES, format)
 
     return export
 
@@ -67,7 +70,9 @@ def test_runtimes_get_no_large_convolution():
     model = keras.Model(
         images, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(x))
     )
-    classify = export_runtimes._classifier(model, 28, MEAN, STD).get_concrete_function()
+    classify = export_runtimes._classifier(
+        TrainedModel(model, Preprocessing(28, MEAN, STD), NAMES), 28
+    ).get_concrete_function()
     call = tf.function(lambda x: model(x, training=False)).get_concrete_function(
         tf.zeros([1, 28, 28, 3])
     )
@@ -102,7 +107,7 @@ def test_lambda_and_halo_layers_equal_keras(model, exported, format):
     [pytest.param("litert", marks=pytest.mark.weekly), "litert_int8", "onnx"],
 )
 def test_pictures_of_any_size_equal_keras(model, tmp_path, format):
-    export_runtimes.write(model, tmp_path, 20, MEAN, STD, NAMES, format, any_size=True)
+    write_runtime(model, tmp_path, 20, MEAN, STD, NAMES, format, any_size=True)
     any_size = keras.models.clone_model(
         model, input_tensors=keras.Input([None, None, 3])
     )
@@ -120,9 +125,7 @@ def test_size_of_a_table_is_fixed(tmp_path):
     x = keras.layers.GlobalAveragePooling2D()(GlobalAttention(16)(images))
     model = keras.Model(images, keras.layers.Dense(7)(x), name="attending")
     with refused("'attending' cannot be .* at most 20"):
-        export_runtimes.write(
-            model, tmp_path, 20, MEAN, STD, NAMES, "onnx", any_size=True
-        )
+        write_runtime(model, tmp_path, 20, MEAN, STD, NAMES, "onnx", any_size=True)
     assert not any(tmp_path.iterdir())
 
 
@@ -131,13 +134,13 @@ def test_subclassed_model_is_written(tmp_path):
         def call(self, x):
             return keras.ops.mean(x, [1, 2])
 
-    found = export_runtimes.write(Mean(), tmp_path, 8, MEAN, STD, list("rgb"))
+    found = write_runtime(Mean(), tmp_path, 8, MEAN, STD, list("rgb"))
     assert found.num_equal == 64
 
 
 def test_opset_is_that_of_the_file(model, tmp_path):
     onnx = pytest.importorskip("onnx")
-    export_runtimes.write(model, tmp_path, 20, MEAN, STD, NAMES, "onnx", opset=14)
+    write_runtime(model, tmp_path, 20, MEAN, STD, NAMES, "onnx", opset=14)
     written = onnx.load(tmp_path / "model.onnx")
     assert [x.version for x in written.opset_import if not x.domain] == [14]
 
@@ -155,7 +158,7 @@ def test_8_bit_weights_are_smaller_and_close(exported):
 
 def test_gray_model_takes_rgb_pictures(tmp_path):
     flat = linear_model((4, 4, 1), 2)
-    export_runtimes.write(flat, tmp_path, 4, (0.0,), (1.0,), ["a", "b"])
+    write_runtime(flat, tmp_path, 4, (0.0,), (1.0,), ["a", "b"])
     pictures = noise(2, 4, 4, 3)
     gray = tf.image.rgb_to_grayscale(tf.constant(pictures, tf.float32) / 255.0)
     found = run_exported(tmp_path, pictures)["logits"]
@@ -169,9 +172,7 @@ def test_gray_model_takes_rgb_pictures(tmp_path):
 def test_what_litert_does_not_compute_is_named(tmp_path, function, message):
     odd = linear_model(SHAPE, 2, keras.layers.Lambda(function, output_shape=SHAPE))
     with refused(f"model 'linear' cannot be written as litert_int8: .*{message}"):
-        export_runtimes.write(
-            odd, tmp_path, 4, MEAN, STD, ["a", "b"], format="litert_int8"
-        )
+        write_runtime(odd, tmp_path, 4, MEAN, STD, ["a", "b"], format="litert_int8")
     assert not list(tmp_path.iterdir())
 
 
@@ -190,7 +191,7 @@ def test_other_logits_than_of_keras_are_refused(tmp_path, monkeypatch):
     chosen = dataclasses.replace(export_runtimes.FORMATS["onnx"], **changes)
     monkeypatch.setitem(export_runtimes.FORMATS, "onnx", chosen)
     with refused("cannot be written as onnx: compared with Keras on 64 random"):
-        export_runtimes.write(flat, tmp_path, 4, MEAN, STD, ["a", "b"], "onnx")
+        write_runtime(flat, tmp_path, 4, MEAN, STD, ["a", "b"], "onnx")
     assert not list(tmp_path.iterdir())
     assert sizes == {1, 2, 7}
 
@@ -212,7 +213,7 @@ def test_other_logits_than_of_keras_are_refused(tmp_path, monkeypatch):
 def test_wrong_arguments_are_refused(model, tmp_path, options, message):
     given = {"model": model, "class_names": NAMES, **options}
     with refused(message):
-        export_runtimes.write(out=tmp_path, input_size=20, mean=MEAN, std=STD, **given)
+        write_runtime(out=tmp_path, input_size=20, mean=MEAN, std=STD, **given)
 
 
 def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
@@ -229,24 +230,26 @@ def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("lambdanet.models.zoo.create_model", create)
     (tmp_path / "datasets").mkdir()  # digits are not in it
     data_dir = str(tmp_path / "datasets")
-    model = write_run(tmp_path / "run", recipe, list("0123456789"), data_dir)
+    model = write_run(tmp_path / "run", recipe, list("9876543210"), data_dir)
     assert model.layers[-1].compute_dtype == "bfloat16"
-    monkeypatch.setattr(Dataset, "open", None)  # the class names of the run are enough
-    parity = export_runtimes.export(tmp_path / "run", tmp_path / "out")
+    parity = export(tmp_path / "run", tmp_path / "out", options=Options("litert"))
     assert parity.logit_difference < 1e-4 * parity.logit_std
     names = sorted(file.name for file in (tmp_path / "out").iterdir())
     assert names == ["class_names.txt", "model.tflite"]
+    # The class names of the run are enough.
+    text = (tmp_path / "out" / "class_names.txt").read_text()
+    assert "".join(text.split()) == "9876543210"
     said = capsys.readouterr().out
     assert "to compare on: dataset digits is not on disk: " in said
     assert not list((tmp_path / "datasets").iterdir())
     with refused("is not empty"):
-        export_runtimes.export(tmp_path / "run", tmp_path / "out")
+        export(tmp_path / "run", tmp_path / "out", options=Options("litert"))
 
 
 def test_missing_converter_is_named(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     with refused(r"format 'onnx' needs tf2onnx; pip install 'lambdanet\[onnx\]'"):
-        export_runtimes.write(model, tmp_path, 20, MEAN, STD, NAMES, "onnx")
+        write_runtime(model, tmp_path, 20, MEAN, STD, NAMES, "onnx")
 
 
 TWO_CLASSES = dataclasses.replace(
@@ -266,7 +269,9 @@ def _write_folder(root, count):
 @pytest.mark.parametrize("count", [3, 64, 75, 200])
 def test_pictures_are_spread_over_the_split(tmp_path, count):
     _write_folder(tmp_path, count)
-    images, name, _ = comparison.evaluation_pictures(TWO_CLASSES, str(tmp_path))
+    images, name, _ = comparison.evaluation_pictures(
+        Dataset.open(TWO_CLASSES, str(tmp_path))
+    )
     assert images.shape == (min(count, 64), 8, 8, 3) and images.dtype == np.uint8
     values = np.unique(images)  # the positions of the pictures in the split
     assert len(values) == len(images) and (images == images[:, :1, :1, :1]).all()
@@ -277,12 +282,14 @@ def test_pictures_are_spread_over_the_split(tmp_path, count):
 def test_unreadable_pictures_are_left_out(tmp_path):
     _write_folder(tmp_path, 3)
     for value in range(3):
-        images, *_ = comparison.evaluation_pictures(TWO_CLASSES, str(tmp_path))
+        images, *_ = comparison.evaluation_pictures(
+            Dataset.open(TWO_CLASSES, str(tmp_path))
+        )
         assert len(images) == 3 - value
         folder = tmp_path / "validation" / str(2 * value // 3)
         (folder / f"{value:03d}.png").write_bytes(b"no picture")
     with refused("none of the pictures of folder validation can be read"):
-        comparison.evaluation_pictures(TWO_CLASSES, str(tmp_path))
+        comparison.evaluation_pictures(Dataset.open(TWO_CLASSES, str(tmp_path)))
 
 
 @pytest.fixture(scope="module")
@@ -304,16 +311,16 @@ def trained(tmp_path_factory):
 
 @pytest.mark.slow
 def test_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys):
-    parity = export_runtimes.export(
-        trained / "run", tmp_path / "out", format="litert_int8"
-    )
+    parity = export(trained / "run", tmp_path / "out", options=Options("litert_int8"))
     assert capsys.readouterr().out.endswith(f"{parity}\n")
     assert str(parity).startswith(
         "compared with Keras on 64 pictures of folder validation: the top class "
     )
 
     recipe = model_dirs.load_recipe(trained / "run")
-    images, *_ = comparison.evaluation_pictures(recipe, str(trained / "pictures"))
+    images, *_ = comparison.evaluation_pictures(
+        Dataset.open(recipe, str(trained / "pictures"))
+    )
     model, _ = model_dirs.load_trained_model(trained / "run")
     logits = _logits(model, images)
     found = run_exported(tmp_path / "out", images)
@@ -328,7 +335,7 @@ def test_run_without_pictures_is_compared_on_random_ones(trained, tmp_path, caps
     shutil.copytree(trained / "run", tmp_path / "run")
     gone = tmp_path / "gone"
     (tmp_path / "run" / model_dirs.DATA_DIR).write_text(f"{gone}\n")
-    parity = export_runtimes.export(tmp_path / "run", tmp_path / "out")
+    parity = export(tmp_path / "run", tmp_path / "out", options=Options("litert"))
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first.startswith(
         "no pictures of folder validation to compare on: data_dir must be given: "

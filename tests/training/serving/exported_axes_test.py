@@ -23,8 +23,10 @@ from lambdanet import (
 )
 from lambdanet.backend import device
 from lambdanet.layers.old_arguments import translate
+from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.serving import export_runtimes
 from lambdanet.training.serving.export import serving_form
+from lambdanet.training.serving.trained_weights import TrainedModel
 
 MAX_AXES = 4
 # One of each family, and of each kind of spatial operation.
@@ -201,5 +203,7 @@ def test_layers_have_four_axes_and_equal_keras_in_any_batch(name, format):
 def test_family_has_four_axes(name, format):
     size = 256 if name.endswith("_256") else 64
     served = serving_form(small_model(name, input_size=size))
-    classify = export_runtimes._classifier(served, size, [0.5] * 3, [0.5] * 3)
+    preprocessing = Preprocessing(size, (0.5,) * 3, (0.5,) * 3)
+    trained = TrainedModel(served, preprocessing, [])
+    classify = export_runtimes._classifier(trained, size)
     CHECKS[format](_converted(classify, format))

@@ -8,4 +8,6 @@ import pytest
 def served(run, tmp_path_factory):
     from lambdanet.training.serving.export import export
 
-    return export(run, tmp_path_factory.mktemp("served") / "model")
+    out = tmp_path_factory.mktemp("served") / "model"
+    export(run, out)
+    return str(out)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from pyarrow import parquet
 from refusals import refused
 from sklearn import metrics
-from training_runs import IN_FOLDERS, ON_TENSORFLOW, assert_resumes
+from training_runs import IN_FOLDERS, ON_TENSORFLOW, assert_resumes, write_run
 
 from lambdanet.training.data import records
 from lambdanet.training.data.class_names import Classes
@@ -328,15 +328,28 @@ def test_evaluation_is_that_of_scikit_learn(run, served, pictures):
 
 
 @ON_TENSORFLOW
+def test_export_opens_its_data_once(recipe, tmp_path, monkeypatch, capsys):
+    """Tables print their classes when they are opened."""
+    from lambdanet.training.serving import export_runtimes
+    from lambdanet.training.serving.export import Options, export
+
+    write_run(tmp_path / "run", dataclasses.replace(recipe, num_classes=3), NAMES)
+    monkeypatch.setattr(export_runtimes, "save", lambda trained, *_: trained)
+    exported = export(tmp_path / "run", tmp_path / "out", options=Options("onnx"))
+    assert exported.class_names == NAMES
+    assert capsys.readouterr().out.count("3 classes in") == 1
+
+
+@ON_TENSORFLOW
 @pytest.mark.slow
 def test_runtimes_get_probabilities_and_thresholds(run, tmp_path):
-    from lambdanet.training.serving import export_runtimes
+    from lambdanet.training.serving.export import Options, export
 
     with refused("calibrate must be False for the task 'multilabel', got True"):
-        export_runtimes.export(run, tmp_path, calibrate=True)
-    parity = export_runtimes.export(run, tmp_path, format="onnx")
+        export(run, tmp_path, calibrate=True)
+    parity = export(run, tmp_path, options=Options("onnx"))
     assert parity.accuracies is None and parity.probability_difference < 1e-5
-    lines = (tmp_path / export_runtimes.THRESHOLDS).read_text().split()
+    lines = (tmp_path / "thresholds.txt").read_text().split()
     best = json.loads((run / "best" / "best.json").read_text())
     np.testing.assert_allclose(list(map(float, lines)), best["thresholds"])
 

@@ -315,8 +315,8 @@ def test_windows_are_joined_by_their_logits(windows, tmp_path, monkeypatch):
     result = evaluate(run, **windows)
     assert result["loss"] == pytest.approx(loss, rel=1e-5)
     assert result["mean_iou"] == pytest.approx(iou)
-    served = export(run, tmp_path / "served")
-    predict(served, tmp_path / "train" / "images", out=tmp_path, **windows)
+    export(run, tmp_path / "served")
+    predict(tmp_path / "served", tmp_path / "train" / "images", out=tmp_path, **windows)
     found = read_mask(tmp_path / "0_mask.png")
     np.testing.assert_array_equal(found, logits.argmax(-1))
 
@@ -330,19 +330,19 @@ def test_pictures_of_an_export_keep_their_size(tmp_path):
     stripes[:, ::2] = 181
     write_pictures(tmp_path, [stripes] * 3, [stripes[..., 0] // 181] * 3)
     recipe = dataclasses.replace(RECIPE, input_size=32, num_classes=4)
-    found = comparison.evaluation_pictures(recipe, str(tmp_path)).images
+    found = comparison.evaluation_pictures(Dataset.open(recipe, str(tmp_path))).images
     np.testing.assert_array_equal(found, [stripes[8:40, 24:56]] * 3)
 
 
 @ON_TENSORFLOW
 @pytest.mark.slow
 def test_overlays_and_masks_of_a_runtime(run, served, pictures, tmp_path):
-    from lambdanet.training.serving import export_runtimes
+    from lambdanet.training.serving.export import Options, export
     from lambdanet.training.serving.predict import predict
 
     predict(served, pictures / "validation" / "images", out=tmp_path)
     assert len(list(tmp_path.glob("*_overlay.png"))) == 12
-    parity = export_runtimes.export(run, tmp_path / "lite", format="litert")
+    parity = export(run, tmp_path / "lite", options=Options("litert"))
     assert parity.num_images == 8 * 16 * 16
     assert parity.num_equal == parity.num_images
 
