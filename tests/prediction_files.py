@@ -20,6 +20,7 @@ def read_predictions(path: Path) -> dict[str, Any]:
         if "error" in line:
             found[line["image"]] = line["error"]
         else:
+            assert line.keys() <= {"image", "classes", "probabilities", "present"}
             pairs = zip(line["classes"], line["probabilities"], strict=True)
             found[line["image"]] = list(pairs)
     return found

@@ -186,16 +186,16 @@ def run_exported(folder: Path, images: np.ndarray, format: str = "litert"):
 
 
 def write_runtime(
-    model: keras.Model,
-    out: Path,
-    input_size: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    class_names: Sequence[str],
-    format: str = "litert",
-    pictures: Any = None,
-    calibration: Any = None,
-    **options: Any,
+    model,
+    out,
+    input_size,
+    mean,
+    std,
+    class_names,
+    format="litert",
+    pictures=None,
+    calibration=None,
+    **options,
 ):
     """Writes a model for a runtime, and returns its comparison with Keras."""
     from lambdanet.models.preprocessing import Preprocessing

@@ -21,6 +21,7 @@ from lambdanet.models.sliding_window import check_windows, window_parts
 from lambdanet.training import calibration
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.task import task_of
 from lambdanet.training.run.devices import create_devices
 from lambdanet.training.run.model_dir import (
     classes_of,
@@ -137,7 +138,7 @@ def fit_temperature(
     Raises:
       InputError: an image has not one class; or as `evaluate`, or as `calibration.fit_temperature`.
     """
-    if recipe.task != "classification":
+    if not task_of(recipe).outputs_type.has_one_class:
         raise invalid("calibrate", f"False for the task {recipe.task!r}", True)
     split = recipe.held_out_split or recipe.eval_split
     dataset = dataclasses.replace(open_data(), eval_split=split)

@@ -12,6 +12,7 @@ from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.models import zoo  # noqa: F401, so that Keras finds all layers
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import class_names
+from lambdanet.training.data.task_outputs import CLASSIFICATION
 from lambdanet.training.serving.saved_model import CLASS_NAMES, NETWORK
 from lambdanet.training.serving.trained_weights import TrainedModel
 
@@ -30,8 +31,8 @@ def load_exported_network(saved_model: str | Path) -> TrainedModel:
     if not tf.saved_model.contains_saved_model(path):
         problem = "holds no SavedModel" if os.path.exists(path) else "does not exist"
         raise invalid("saved_model", accepted, path, f"it {problem}")
-    record = Path(path, NETWORK)
-    if not record.exists():
+    file = Path(path, NETWORK)
+    if not file.exists():
         raise invalid(
             "saved_model",
             accepted,
@@ -39,7 +40,7 @@ def load_exported_network(saved_model: str | Path) -> TrainedModel:
             "no record of its network, as of masks, earlier versions and subclassed models; export it again",
         )
     try:
-        network = json.loads(record.read_text(encoding="utf-8"))
+        network = json.loads(file.read_text(encoding="utf-8"))
         values = network["preprocessing"]
         for name in ("mean", "std"):
             values[name] = tuple(values[name])
@@ -49,9 +50,13 @@ def load_exported_network(saved_model: str | Path) -> TrainedModel:
         keys = [KEY.format(number) for number in range(len(model.weights))]
         model.set_weights([reader.get_tensor(key) for key in keys])
         names = class_names.read_names(Path(path, "assets", CLASS_NAMES))
+        record = network.get("record", CLASSIFICATION)
+        # Of an earlier version.
+        if thresholds := network.get("thresholds"):
+            record = {"task": "multilabel", "thresholds": thresholds}
     except InputError:
         raise
     except Exception as error:  # a damaged file raises exceptions of many kinds
         reason = f"its network cannot be loaded ({one_line(error)})"
         raise invalid("saved_model", accepted, path, reason) from error
-    return TrainedModel(model, preprocessing, names, network.get("thresholds", ()))
+    return TrainedModel(model, preprocessing, names, record)

@@ -27,8 +27,6 @@ from lambdanet.explain.implied_attention import (
 )
 from lambdanet.training.data.image_files import expand_folders, read_image
 from lambdanet.training.serving.drawing import percent, picture_paths, save_picture
-from lambdanet.training.serving.predict import top_classes
-from lambdanet.training.serving.saved_model import to_probabilities
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 LAYERS = 4  # shown by default, the last ones
@@ -97,9 +95,11 @@ class Explainer:
 
     def __init__(self, trained: TrainedModel, layers: Sequence[str] = ()):
         model = trained.model
-        if trained.has_masks:
+        self.outputs = trained.outputs
+        if self.outputs.any_size or not self.outputs.num_logits:
             accepted = "a classifier of pictures"
-            raise invalid("the network", accepted, f"{model.name}, which makes masks")
+            given = f"{model.name}, which makes {self.outputs.kind}"
+            raise invalid("the network", accepted, given)
         graph = compat.graph_of(model)
         self.trained = trained
         self.calls: dict[str, networks.Call] = {}
@@ -125,10 +125,8 @@ class Explainer:
         )
         selected = networks.one_hot(None, logits)
         evidence = networks.evidence(self.head, features, selected)
-        names = self.trained.class_names
-        has_several = bool(self.trained.thresholds)
-        (scores,) = to_probabilities(K.convert_to_numpy(logits), has_several).numpy()
-        classes = top_classes(scores, names, top)
+        (scores,) = self.outputs.final(K.convert_to_numpy(logits)).numpy()
+        classes = self.outputs.describe(scores, top)["top"]
         shown = np.round(255 * pixels.clip(0, 1)).astype(np.uint8)
         maps = []
         arguments = networks.arguments_of(self.calls, values)

@@ -11,9 +11,9 @@ from lambdanet import configs
 from lambdanet.configs import fashion_mnist
 from lambdanet.configs import recipe_values as v
 from lambdanet.models import complexity
-from lambdanet.training.data import augment, rand_augment, task
+from lambdanet.training.data import augment, rand_augment, task_outputs
 from lambdanet.training.run import build, optimizers
-from lambdanet.training.tasks import classification
+from lambdanet.training.tasks import losses
 
 NAMES = configs.list_recipes()
 
@@ -25,8 +25,8 @@ NAMES = configs.list_recipes()
         (v.OPTIMIZERS, optimizers.OPTIMIZERS),
         (v.POLICIES, rand_augment.POLICIES),
         (v.SCHEDULES, build.SCHEDULES),
-        (v.TASKS, task.CLASSES),
-        (v._LOSSES["classification"], classification.LOSSES),
+        (v.TASKS, task_outputs.CLASSES),
+        (v._LOSSES["classification"], losses.LOSSES),
         (v.LOSSES, itertools.chain(*v._LOSSES.values())),
     ],
 )

@@ -30,13 +30,14 @@ from lambdanet.training.beam.inputs import Part, Pictures, open_inputs
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords, check_number
 from lambdanet.training.serving.exported_model import load_classifier
-from lambdanet.training.serving.predict import TABLES, describe
+from lambdanet.training.serving.predict import TABLES
 
 RECORDS = "tfrecord"
 FORMATS = ("csv", "jsonl", RECORDS)
 NAME, CLASS = "image/filename", "image/class/text"
 
-# The name of a picture, and the probabilities of its classes, float32; None: it cannot be read.
+# The name of a picture, and the probabilities of its classes, or what its task predicts, float32; None: it
+# cannot be read.
 Prediction = tuple[str, np.ndarray | None]
 
 
@@ -116,7 +117,7 @@ def predict_files(
     )
     # This reference keeps the model loaded for the workers of this process.
     classifier = predict.load()
-    if format == RECORDS and len(classifier.exported.thresholds):
+    if format == RECORDS and not classifier.outputs.has_one_class:
         accepted = "a classifier with one class for a picture, to label pictures"
         raise invalid("saved_model", accepted, saved_model)
     files, parts = open_inputs(items, split, data_dir, shard_size, seed, bad_records)
@@ -219,27 +220,29 @@ class Classifier:
         # refuses this after its first computation.
         with contextlib.suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(1)
-        self.exported = load_classifier(saved_model)
-        self._serve = self.exported.signatures["serving_bytes"]
-        self.class_names = self.exported.class_names  # by label
+        exported = load_classifier(saved_model)
+        self._serve = exported.signatures["serving_bytes"]
+        self.class_names = exported.class_names  # by label
+        self.outputs = exported.outputs
 
     def classify(self, pictures: Sequence[tuple[str, bytes]]) -> list[Prediction]:
         """Returns the predictions for a batch of pictures, given their names and contents."""
         known = [content for _, content in pictures if content]
         try:
-            rows = iter(self._probabilities(known) if known else ())
+            rows = iter(self._predict(known) if known else ())
         except tf.errors.OpError:  # a damaged picture fails the whole batch
             rows = map(self._classify_one, known)
         return [(name, next(rows) if content else None) for name, content in pictures]
 
     def _classify_one(self, content: bytes) -> np.ndarray | None:
         try:
-            return self._probabilities([content])[0]
+            return self._predict([content])[0]
         except tf.errors.InvalidArgumentError:
             return None
 
-    def _probabilities(self, pictures: list[bytes]) -> np.ndarray:
-        return self._serve(image_bytes=tf.constant(pictures))["probabilities"].numpy()
+    def _predict(self, pictures: list[bytes]) -> np.ndarray:
+        found = self._serve(image_bytes=tf.constant(pictures))
+        return found[self.outputs.output].numpy()
 
 
 @dataclasses.dataclass(eq=False)
@@ -283,14 +286,15 @@ class Predict(beam.DoFn):
         if self.format == RECORDS:
             records.write_records(path, self._encode(predictions))
             return
+        outputs = self._classifier.outputs
         results: list[dict[str, Any]] = []
         for name, row in predictions:
             if row is None:
                 results.append({"image": name, "error": "it cannot be read"})
             else:
-                found = describe(row, self._classifier.exported, self.top)
+                found = outputs.describe(row, self.top)
                 results.append({"image": name, **found})
-        text = TABLES[f".{self.format}"].write(results)
+        text = TABLES[f".{self.format}"].write(results, outputs)
         write_output(path, text.encode(errors="backslashreplace"))
 
     def _encode(self, predictions: Sequence[Prediction]) -> Iterator[bytes]:

@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of tasks, which are what a network is trained for: `task` of a recipe names one.
 
-A task says how a label is read, which loss and metrics a run has, what its evaluation measures, and what the
-outputs of an export mean. The loop, the checkpoints and the sources know no task by name. A new one is a
-subclass of `Task` and its line in `TASKS` of configs/recipe_values.py: docs/how-to/own_task.md. A step of
-training on JAX needs no TensorFlow, so tasks import it where they read data.
+A task says how a label is read, which loss and metrics a run has, what its evaluation measures, and what its
+exports return, predict and draw, by a class of `task_outputs`. The loop, the checkpoints, the sources and
+`serving` know no task by name. A new one is a subclass of `Task` and its line in `TASKS` of
+configs/recipe_values.py: docs/how-to/own_task.md.
+
+A step of training on JAX needs no TensorFlow, so tasks import it where they read data; a prediction needs no
+Keras, so losses and metrics are in a module of their own.
 """
 
-import pkgutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
-from lambdanet.configs.recipe_values import TASKS
+from lambdanet.configs.recipe_values import BALANCED
+from lambdanet.core.errors import invalid
+from lambdanet.training.data.task_outputs import TaskOutputs, find_task, place_of
+
+if TYPE_CHECKING:
+    from lambdanet.backend import keras
 
 
 class Evaluation(NamedTuple):
@@ -45,17 +51,19 @@ class Task(Protocol):
       best: the metric of which the best epoch has the most.
       any_size: whether its networks take pictures of any size, which `evaluate` reads whole, one by one.
       FILES: the files of an evaluation, each with its beginning.
+      outputs_type: the class of what its exports return, predict and draw.
     """
 
     recipe: Recipe
     best: str
     any_size: ClassVar[bool] = False
     FILES: ClassVar[dict[str, bytes]]
+    outputs_type: ClassVar[type[TaskOutputs]] = TaskOutputs
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
 
-    def build(self, arguments: dict[str, Any]) -> keras.Model:
+    def build(self, arguments: dict[str, Any]) -> "keras.Model":
         """Returns the network of the recipe, for arguments of `create_model`."""
         from lambdanet.models import names, zoo
 
@@ -101,25 +109,29 @@ class Task(Protocol):
     def count(self, labels: np.ndarray) -> np.ndarray:
         """Returns the numbers of images with and without each class, [2, num_classes], in labels [n, ...].
 
-        Labels of different sizes are padded with 255.
+        Labels of different sizes are padded with 255. `InputError` where they have no classes, the default.
         """
+        accepted = f"empty or numbers with the task {self.recipe.task}"
+        raise invalid("class_weights", accepted, BALANCED)
 
-    def loss(self) -> keras.losses.Loss:
+    def loss(self) -> "keras.losses.Loss":
         """Returns the loss of labels and logits."""
 
-    def metrics(self) -> list[keras.metrics.Metric]:
+    def metrics(self) -> "list[keras.metrics.Metric]":
         """Returns new metrics of labels and logits, the one that `best` names among them."""
 
     def first_label(self) -> np.ndarray:
         """Returns a batch of one label, of the type that the data have."""
 
-    def describe_best(self, model: keras.Model) -> dict[str, Any]:
+    def describe_best(self, model: "keras.Model") -> dict[str, Any]:
         """Returns what best.json also records, of a compiled model that was just evaluated."""
         return {}
 
-    def thresholds(self, model_dir: Path) -> list[float]:
-        """Returns the probability from which on each class is present; empty: one class is, the largest."""
-        return []
+    def record(self, model_dir: Path) -> dict[str, Any]:
+        """Returns what an export of a run records: the task, and other arguments of `outputs_type`."""
+        task = type(self)
+        is_own = not task.__module__.startswith("lambdanet.")
+        return {"task": place_of(task) if is_own else self.recipe.task}
 
     def measure(
         self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], model_dir: Path
@@ -135,17 +147,6 @@ class Task(Protocol):
         """Writes the files of an evaluation of a dataset, those of `FILES`, and prints their paths."""
 
 
-# By name, as their modules import this one.
-CLASSES = {
-    "classification": "lambdanet.training.tasks.classification:Classification",
-    "multilabel": "lambdanet.training.tasks.multilabel:Multilabel",
-    "segmentation": "lambdanet.training.tasks.segmentation:Segmentation",
-}
-
-
 def task_of(recipe: Recipe) -> Task:
     """Returns the task of a recipe."""
-    task: Any = TASKS[recipe.task] or CLASSES[recipe.task]
-    if isinstance(task, str):
-        task = pkgutil.resolve_name(task)
-    return task(recipe)
+    return find_task(recipe.task)(recipe)

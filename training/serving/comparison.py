@@ -25,10 +25,15 @@ NUM_PARTS = 8  # parts of the evaluation split to take them from
 # To calibrate on: the ranges of activations hardly change after the first hundred.
 NUM_CALIBRATION = 128
 MIN_PICTURES = 32  # that differ: to calibrate on, and for a comparison to say much
+# Smallest part of the pictures whose top class must remain with 8-bit activations; with less, their ranges
+# were calibrated on other pictures, or the model does not compute in 8 bits.
+MIN_EQUAL = 0.8
+# Without classes, the largest difference of 8-bit logits, relative to their standard deviation.
+MAX_DIFFERENCE = 0.5
 # To measure accuracies on, in memory: 150 MB at 224 pixels.
 NUM_LABELED = 1000
 
-# uint8 [b, h, w, 3] -> "logits" and "probabilities", [b, num_classes].
+# uint8 [b, h, w, 3] -> "logits" and another output of the task, [b, n].
 Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
@@ -48,20 +53,33 @@ class Parity:
     num_images: int
     num_equal: int  # pictures with the same top class in both models, by the logits
     num_equal_probabilities: int  # the same by the probabilities, which tie in 8 bits
-    num_classes: int  # top classes of the Keras model
-    probability_difference: float  # the largest
+    num_classes: int  # top classes of the Keras model; 0: it has no classes
+    output: str  # what is compared beside logits, such as "probabilities"
+    probability_difference: float  # the largest, of that output
     logit_difference: float  # the largest
     logit_std: float  # the standard deviation of the Keras model's logits
     # Of the Keras model and the converted one, in 0..1, where the classes of the pictures are known.
     accuracies: tuple[float, float] | None = None
 
+    @property
+    def is_alike(self) -> bool:
+        """Whether a model in 8 bits is still the same, but for roundings."""
+        if not self.num_classes:
+            return self.logit_difference <= MAX_DIFFERENCE * self.logit_std
+        return self.num_equal >= MIN_EQUAL * self.num_images
+
     def __str__(self) -> str:
-        is_weak = self.num_images < MIN_PICTURES or self.num_classes < 2
+        is_weak = self.num_images < MIN_PICTURES or self.num_classes == 1
         end = "; too few pictures, or of one class, to say much" if is_weak else ""
+        top = ""
+        if self.num_classes:
+            top = (
+                f"the top class is the same for {self.num_equal}, "
+                f"by probabilities for {self.num_equal_probabilities}, "
+            )
         return (
-            f"compared with Keras on {self.num_images} {self.pictures}: the top class is the same for "
-            f"{self.num_equal}, by probabilities for {self.num_equal_probabilities}, the largest "
-            f"difference is {self.probability_difference:.2g} in probabilities "
+            f"compared with Keras on {self.num_images} {self.pictures}: {top}the largest "
+            f"difference is {self.probability_difference:.2g} in {self.output} "
             f"and {self.logit_difference:.2g} in logits (standard deviation {self.logit_std:.2g}){end}"
         )
 
@@ -197,17 +215,19 @@ def random_pictures(height: int, width: int | None = None) -> Pictures:
 
 
 def compare(
+    outputs: Any,
     classify: Callable[..., Any],
     run: Runner,
     pictures: Pictures,
     batch_size: int | None = None,
 ) -> Parity:
-    """Compares the outputs of a classifier with those of its converted form, in batches of several sizes.
+    """Compares the outputs of a network with those of its converted form, in batches of several sizes.
 
-    Of masks, each pixel counts as a picture.
+    Of maps, each pixel counts as a picture.
 
     Args:
-      classify: uint8 images [b, h, w, 3] -> "logits" and "probabilities", tensors [..., num_classes].
+      outputs: those of its task, a `TaskOutputs`.
+      classify: uint8 images [b, h, w, 3] -> "logits" and the output of the task, tensors [..., n].
       run: the converted form.
       pictures: the pictures to compare on.
       batch_size: the one size of the batches of the converted form, if it has one.
@@ -227,41 +247,31 @@ def compare(
         expected = classify(tf.constant(images))
         # With copies of pictures in what is left of a batch.
         found = run(np.resize(images, [batch_size or count, *images.shape[1:]]))
-        rows.append(
-            [
-                expected["logits"],
-                found["logits"][:count],
-                expected["probabilities"],
-                found["probabilities"][:count],
-            ]
-        )
+        row = []
+        for name in ("logits", outputs.output):
+            row += [np.array(expected[name]), np.array(found[name])[:count]]
+        rows.append([values.reshape(-1, values.shape[-1]) for values in row])
         progress.update(count)
     progress.close()
     logits, found_logits, probabilities, found_probabilities = map(
         np.concatenate, zip(*rows, strict=True)
     )
-    name = pictures.name
-    if logits.ndim == 4:
-        name = f"pixels of {name}"
-        logits, found_logits, probabilities, found_probabilities = (
-            values.reshape(-1, values.shape[-1])
-            for values in (logits, found_logits, probabilities, found_probabilities)
-        )
     classes = logits.argmax(-1)
     found_classes = found_logits.argmax(-1)
     if np.isnan([logits, found_logits]).any():
         raise InputError("it gives outputs that are not numbers (NaN)")
     accuracies = None
-    if pictures.labels is not None and pictures.labels.ndim == 1:
+    if pictures.labels is not None and outputs.has_one_class:
         keras_accuracy = float(np.mean(classes == pictures.labels))
         found_accuracy = float(np.mean(found_classes == pictures.labels))
         accuracies = (keras_accuracy, found_accuracy)
     return Parity(
-        name,
+        f"{outputs.unit}{pictures.name}",
         len(classes),
         int(np.sum(classes == found_classes)),
         int(np.sum(classes == found_probabilities.argmax(-1))),
-        len(np.unique(classes)),
+        len(np.unique(classes)) if outputs.num_logits else 0,
+        outputs.output,
         float(np.abs(probabilities - found_probabilities).max()),
         float(np.abs(logits - found_logits).max()),
         float(logits.std()),

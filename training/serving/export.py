@@ -32,8 +32,7 @@ from lambdanet.training.serving import trained_weights
 from lambdanet.training.serving.saved_model import (
     CLASS_NAMES,
     NETWORK,
-    ClassifierModule,
-    SegmenterModule,
+    PictureModule,
 )
 from lambdanet.training.serving.trained_weights import TrainedModel
 
@@ -260,18 +259,14 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
         names_file = os.path.join(folder, CLASS_NAMES)
         classes.write_names(names_file, trained.class_names)
         model = serving_form(trained.model)
-        kind = SegmenterModule if trained.has_masks else ClassifierModule
-        module = kind(
-            model,
-            trained.preprocessing,
-            trained.class_names,
-            names_file,
-            trained.thresholds,
+        outputs = trained.outputs
+        module = PictureModule(
+            model, trained.preprocessing, outputs, names_file, trained.record
         )
         signatures = module.signatures()
         with atomic_dir(path) as staging:
             tf.saved_model.save(module, staging, signatures=signatures)
-            if not trained.has_masks:
+            if not outputs.any_size:
                 _record_network(model, trained, staging)
     print(f"exported {trained} to {path}")
     saved = saved_model_pb2.SavedModel()
@@ -294,7 +289,7 @@ def _record_network(model: keras.Model, trained: TrainedModel, folder: str) -> N
     network = {
         "model": config,
         "preprocessing": dataclasses.asdict(trained.preprocessing),
-        "thresholds": trained.thresholds,
+        "record": trained.record,
         "temperature": trained.temperature,
     }
     file = os.path.join(folder, NETWORK)

@@ -33,18 +33,12 @@ from lambdanet.training.serving.export import (
     in_float32,
     serving_form,
 )
-from lambdanet.training.serving.saved_model import Outputs, to_probabilities
+from lambdanet.training.serving.saved_model import Outputs
 from lambdanet.training.serving.trained_weights import TrainedModel
 
-CLASSES = "class_names.txt"
-THRESHOLDS = "thresholds.txt"  # in the order of the classes
 TEMPERATURE = "temperature.txt"
 # Largest difference of float32 logits, relative to their standard deviation.
 TOLERANCE = 1e-3
-# Smallest part of the pictures whose top class must remain with 8-bit activations; with less, their ranges
-# were calibrated on other pictures, or the model does not compute in 8 bits.
-MIN_EQUAL = 0.8
-NUM_MASKS = 8  # pictures to compare masks on, pixel by pixel
 OPSET = 17  # of ONNX
 OPSETS = range(14, 19)  # that tf2onnx writes
 
@@ -124,8 +118,8 @@ def write(
         calibration, pictures = comparison.separate(calibration, pictures)
     size: int | None = pre.input_size
     pictures = pictures or comparison.random_pictures(pre.input_size)
-    if trained.has_masks:
-        pictures = pictures._replace(images=pictures.images[:NUM_MASKS])
+    outputs = trained.outputs
+    pictures = pictures._replace(images=pictures.images[: outputs.max_compared])
     compared = [pictures]
     try:
         if options.any_size:
@@ -145,7 +139,7 @@ def write(
             shape = [options.batch_size or 1, *pictures.images.shape[1:]]
             run(np.zeros(shape, np.uint8))
         parities = [
-            comparison.compare(classify, run, each, options.batch_size)
+            comparison.compare(outputs, classify, run, each, options.batch_size)
             for each in compared
         ]
     except ModuleNotFoundError as error:
@@ -162,15 +156,15 @@ def write(
         if chosen.exact:
             is_close = found.logit_difference <= TOLERANCE * found.logit_std
         elif chosen.calibrated:
-            is_close = found.num_equal >= MIN_EQUAL * found.num_images
+            is_close = found.is_alike
         if not is_close:
             raise InputError(
                 f"model {model.name!r} cannot be written as {format}: {found}"
             )
     Path(out, chosen.file).write_bytes(content)
-    write_names(Path(out, CLASSES), trained.class_names)
-    if trained.thresholds:
-        write_names(Path(out, THRESHOLDS), [f"{x:g}" for x in trained.thresholds])
+    write_names(Path(out, "class_names.txt"), trained.class_names)
+    for name, values in outputs.settings.items():
+        write_names(Path(out, f"{name}.txt"), [f"{x:g}" for x in values])
     if trained.temperature != 1:
         write_names(Path(out, TEMPERATURE), [f"{trained.temperature:g}"])
     return parities[0]
@@ -208,11 +202,12 @@ def _classifier(
     in_8_bits: bool = False,
     batch_size: int | None = None,
 ) -> Function:
-    """Returns a function from images in 0..255 to logits and probabilities.
+    """Returns a function from images in 0..255 to logits and the outputs of the task.
 
     The images are uint8 or, for the converter to 8 bits, float32; without an `input_size`, of any size.
     """
     normalize = trained.preprocessing.normalize
+    convert = trained.outputs.convert
     dtype = tf.float32 if in_8_bits else tf.uint8
     spec = tf.TensorSpec([batch_size, input_size, input_size, 3], dtype, "images")
 
@@ -227,11 +222,7 @@ def _classifier(
             logits = tf.cast(
                 trained.model(normalize(pixels), training=False), tf.float32
             )
-        probabilities = to_probabilities(logits, bool(trained.thresholds))
-        outputs = {"logits": logits, "probabilities": probabilities}
-        if len(logits.shape) == 4:  # masks
-            outputs["classes"] = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        return outputs
+        return convert(logits)
 
     return classify
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads exported classifiers and detectors. Needs TensorFlow only."""
+"""Loads exported networks and detectors. Needs TensorFlow only."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,20 +8,24 @@ import tensorflow as tf
 
 from lambdanet.core.errors import invalid, one_line
 from lambdanet.core.files import absolute
+from lambdanet.training.data.task_outputs import read_outputs, read_record
 
 
 class ExportedModel(NamedTuple):
-    """An exported classifier or detector."""
+    """An exported network or detector."""
 
     signatures: Any  # the functions `serving_default` and `serving_bytes`
     class_names: list[str]  # by number
-    # The probability from which on each class is present; empty: a picture has one class.
-    thresholds: Any = ()
-    has_masks: bool = False  # whether it has the probabilities of each pixel
+    record: Any = None  # the task of a network
+
+    @property
+    def outputs(self) -> Any:
+        """What its task makes of outputs, a `TaskOutputs`; `InputError` where the task is not found."""
+        return read_outputs(self.class_names, self.record)
 
 
 def load_exported_model(
-    saved_model: str | Path, output: str, program: str
+    saved_model: str | Path, output: str, program: str, function: str = ""
 ) -> ExportedModel:
     """Loads the SavedModel that a program wrote; `InputError` where there is none, or it is damaged.
 
@@ -29,6 +33,7 @@ def load_exported_model(
       saved_model: the folder of the SavedModel.
       output: an output of its signatures, such as "probabilities"; another program's has none of that name.
       program: the program that writes such a SavedModel, for error messages.
+      function: a function that a SavedModel without the output has.
     """
     path = absolute(saved_model)
     accepted = f"a folder written by {program}"
@@ -45,32 +50,30 @@ def load_exported_model(
     signature = getattr(loaded, "signatures", {}).get("serving_bytes")
     if (
         signature is None
-        or output not in signature.structured_outputs
+        or not (output in signature.structured_outputs or hasattr(loaded, function))
         or not hasattr(loaded, "class_names")
     ):
         raise invalid(
             "saved_model", accepted, path, hint=f"it has no output {output!r}"
         )
     names = [name.decode() for name in loaded.class_names().numpy()]
-    thresholds = loaded.thresholds().numpy() if hasattr(loaded, "thresholds") else ()
-    has_masks = "classes" in signature.structured_outputs
-    return ExportedModel(loaded.signatures, names, thresholds, has_masks)
+    return ExportedModel(loaded.signatures, names, read_record(loaded))
 
 
-def load_classifier(
-    saved_model: str | Path, accepts_masks: bool = False
-) -> ExportedModel:
-    """Loads a SavedModel of `lambdanet export`.
+def load_export(saved_model: str | Path) -> ExportedModel:
+    """Loads a SavedModel of `lambdanet export`; `InputError` as `load_exported_model`."""
+    program = "`lambdanet export`"
+    return load_exported_model(saved_model, "probabilities", program, "task_record")
 
-    Args:
-      saved_model: the folder of the SavedModel.
-      accepts_masks: whether it may be one that finds masks.
+
+def load_classifier(saved_model: str | Path) -> ExportedModel:
+    """Loads a SavedModel of `lambdanet export` with predictions for each picture.
 
     Raises:
-      InputError: as `load_exported_model`, or it finds masks.
+      InputError: as `load_exported_model`, or its predictions are maps.
     """
-    found = load_exported_model(saved_model, "probabilities", "`lambdanet export`")
-    if found.has_masks and not accepts_masks:
-        hint = "it finds masks, which `lambdanet predict` writes"
+    found = load_export(saved_model)
+    if found.outputs.any_size:
+        hint = f"it finds {found.outputs.kind}, which `lambdanet predict` writes"
         raise invalid("saved_model", "a classifier", str(saved_model), hint)
     return found

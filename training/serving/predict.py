@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classifies image files with an exported model. Needs TensorFlow and Pillow, but not Keras."""
+"""Predicts image files with an exported model. Needs TensorFlow and Pillow, but not Keras."""
 
 import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
-import tensorflow as tf
-from PIL import Image
 
 from lambdanet.core import text_table
 from lambdanet.core.errors import InputError, check_count, escape_unprintable, invalid
@@ -21,27 +17,12 @@ from lambdanet.core.files import (
 )
 from lambdanet.training.data.image_files import (
     expand_folders,
-    named_if_damaged,
-    read_contents,
     read_image,
     read_images,
 )
-from lambdanet.training.serving.drawing import (
-    draw_mask,
-    draw_prediction,
-    mask_image,
-    percent,
-    picture_paths,
-    save_picture,
-)
-from lambdanet.training.serving.exported_model import (
-    ExportedModel,
-    load_classifier,
-)
-
-TINY = 1e-30  # the smallest probability whose logarithm is taken
-
-Result = dict[str, Any]  # of an image, as `predict` returns it
+from lambdanet.training.data.task_outputs import Result
+from lambdanet.training.serving.drawing import picture_paths, save_picture
+from lambdanet.training.serving.exported_model import load_export
 
 
 def predict(
@@ -88,146 +69,79 @@ def predict(
     elif file.suffix and not file.is_dir():
         accepted = f"a folder, or a file that ends in {' or '.join(TABLES)}"
         raise invalid("out", accepted, str(out))
-    classifier = load_classifier(saved_model, accepts_masks=True)
-    if table and classifier.has_masks:
-        raise invalid("out", "a folder, for masks", str(out))
-    if window and not classifier.has_masks:
+    exported = load_export(saved_model)
+    outputs = exported.outputs
+    if table and outputs.any_size:
+        raise invalid("out", f"a folder, for {outputs.kind}", str(out))
+    if out is not None and not table and not outputs.suffixes:
+        accepted = f"a file that ends in {' or '.join(TABLES)}, for {outputs.kind}"
+        raise invalid("out", accepted, str(out))
+    if window and not outputs.any_size:
         raise invalid("window", "left out, unless for masks", window)
     if window:
         # Here: it imports Keras, which takes seconds.
         from lambdanet.models.sliding_window import check_windows
 
         check_windows(window, overlap)
-    pictures: Sequence[str | None] = [None] * len(paths)
-    masks: Sequence[str | None] = pictures
+    drawings: Sequence[Sequence[str]] = [()] * len(paths)
     if table:
         writable_dir(file.parent)
-    elif classifier.has_masks and out is not None:
-        pictures = picture_paths(paths, out, "_overlay")
-        masks = picture_paths(paths, out, "_mask")
     elif out is not None:
-        pictures = picture_paths(paths, out)
+        chosen = [picture_paths(paths, out, suffix) for suffix in outputs.suffixes]
+        drawings = list(zip(*chosen, strict=True))
 
-    def segment(path: str) -> Result:
-        image = read_image(path)
-        mask = find_mask(classifier, image, window, overlap)
-        count = len(classifier.class_names)
-        shares = np.array(Image.fromarray(mask).histogram()[:count]) / mask.size
-        found = top_classes(shares, classifier.class_names, top)
-        return {"top": [pair for pair in found if pair[1]], "mask": mask}
+    def find(path: str) -> tuple[Any, Result]:
+        found = outputs.find(exported.signatures, path, window, overlap)
+        return found, outputs.describe(found, top)
 
-    def classify(path: str) -> Result:
-        if classifier.has_masks:
-            return segment(path)
-        contents = tf.constant([read_contents(path)])
-        with named_if_damaged(path):
-            outputs = classifier.signatures["serving_bytes"](image_bytes=contents)
-        return describe(outputs["probabilities"][0].numpy(), classifier, top)
-
-    predictions = read_images(paths, show_progress=table is not None, read=classify)
+    predictions = read_images(paths, show_progress=table is not None, read=find)
     results: list[Result] = []
-    for (path, found), picture, mask_file in zip(
-        predictions, pictures, masks, strict=True
-    ):
-        if isinstance(found, InputError):
-            results.append({"image": path, "error": str(found)})
+    for (path, prediction), files in zip(predictions, drawings, strict=True):
+        if isinstance(prediction, InputError):
+            results.append({"image": path, "error": str(prediction)})
             continue
-        classes = found["top"]
-        mask = found.pop("mask", None)
-        if picture is not None and mask_file is not None:
-            save_picture(mask_image(mask), mask_file)
-            save_picture(draw_mask(read_image(path), mask), picture)
-        elif picture is not None:
+        found, result = prediction
+        if files:
             title = os.path.basename(path)
-            save_picture(draw_prediction(read_image(path), title, classes), picture)
+            drawn = outputs.draw(read_image(path), title, found, result)
+            for drawing, name in zip(drawn, files, strict=True):
+                save_picture(drawing, name)
+        picture = files[0] if files else None
         if not table:
-            _print_prediction(path, found, picture)
-        results.append({"image": path, "picture": picture, **found})
+            print(escape_unprintable(path))
+            for line in outputs.lines(result):
+                print(f"  {line}")
+        if picture is not None:
+            print(f"  drawn in {escape_unprintable(picture)}")
+        results.append({"image": path, "picture": picture, **result})
     if table:
-        write_output(file, table.write(results).encode(errors="backslashreplace"))
-        count = sum("top" in result for result in results)
+        text = table.write(results, outputs)
+        write_output(file, text.encode(errors="backslashreplace"))
+        count = sum("error" not in result for result in results)
         print(f"wrote the predictions of {count} images to {out}")
     return results
 
 
-def find_mask(
-    segmenter: ExportedModel, image: np.ndarray, window: int, overlap: int
-) -> np.ndarray:
-    """Returns the classes of the pixels of an image, uint8 [h, w].
-
-    Args:
-      segmenter: an exported model for masks.
-      image: uint8 RGB [h, w, 3].
-      window, overlap: the windows in which it is read, as of `sliding_window`; 0: it is whole.
-    """
-    serve = segmenter.signatures["serving_default"]
-    if not window:
-        return serve(images=tf.constant(image[np.newaxis]))["classes"][0].numpy()
-
-    from lambdanet.models.sliding_window import window_parts
-
-    def scores(images: np.ndarray) -> np.ndarray:
-        # Logits but for a number per pixel, of which the mean is taken, as in evaluation.
-        found = serve(images=tf.constant(images))["probabilities"]
-        return np.log(np.maximum(found, TINY))
-
-    mask = np.empty(image.shape[:2], np.uint8)
-    for at, part in window_parts(scores, image[np.newaxis], window, overlap):
-        mask[*at] = part[0].argmax(-1)
-    return mask
-
-
-def describe(probabilities: np.ndarray, classifier: ExportedModel, top: int) -> Result:
-    """Returns `top` and, where a picture has any number of classes, `present`, as of `predict`."""
-    names = classifier.class_names
-    found: Result = {"top": top_classes(probabilities, names, top)}
-    if len(classifier.thresholds):
-        places = np.flatnonzero(probabilities >= classifier.thresholds)
-        found["present"] = [names[place] for place in places]
-    return found
-
-
-def top_classes(
-    probabilities: np.ndarray, class_names: Sequence[str], top: int
-) -> list[tuple[str, float]]:
-    """Returns the names and probabilities of the first classes, in descending order.
-
-    Args:
-      probabilities: one per class, [num_classes].
-      class_names: the name of each class.
-      top: the number of classes to return, at most all of them.
-    """
-    best = np.argsort(-probabilities, kind="stable")[:top]
-    return [(class_names[index], float(probabilities[index])) for index in best]
-
-
-def _csv(results: Sequence[Result]) -> str:
-    """Returns a row per class of each readable image."""
+def _csv(results: Sequence[Result], outputs: Any) -> str:
+    """Returns the rows of each readable image."""
     rows = [
-        {
-            "image": result["image"],
-            "rank": rank,
-            "class": name,
-            "probability": f"{probability:.6g}",
-            **({"present": name in result["present"]} if "present" in result else {}),
-        }
+        {"image": result["image"], **row}
         for result in results
-        for rank, (name, probability) in enumerate(result.get("top", ()), 1)
+        if "error" not in result
+        for row in outputs.rows(result)
     ]
     return text_table.to_csv(rows)
 
 
-def _json_lines(results: Sequence[Result]) -> str:
-    """Returns an object per image: `image`, and `classes` with `probabilities`, or an `error`."""
+def _json_lines(results: Sequence[Result], outputs: Any) -> str:
+    """Returns an object per image: `image`, and the fields of its prediction, or an `error`."""
     lines = []
     for result in results:
         line = {"image": result["image"]}
         if "error" in result:
             line["error"] = result["error"]
         else:
-            line["classes"], line["probabilities"] = zip(*result["top"], strict=True)
-        if "present" in result:
-            line["present"] = result["present"]
+            line |= outputs.fields(result)
         lines.append(json.dumps(line) + "\n")
     return "".join(lines)
 
@@ -235,7 +149,7 @@ def _json_lines(results: Sequence[Result]) -> str:
 class Table(NamedTuple):
     """A format of tables of predictions."""
 
-    write: Callable[[Sequence[Result]], str]  # results -> the text of a file
+    write: Callable[[Sequence[Result], Any], str]  # results -> the text of a file
     beginning: bytes  # a pattern of the beginning of its files
 
 
@@ -246,14 +160,3 @@ TABLES = {
         rb'\{"image": "[^\n]*", ("classes": \[[^\n]*\], "probabilities": \[|"error": ")',
     ),
 }
-
-
-def _print_prediction(image: str, found: Result, picture: str | None) -> None:
-    classes = found["top"]
-    width = max(len(name) for name, _ in classes)
-    print(escape_unprintable(image))
-    for name, probability in classes:
-        mark = "  present" if name in found.get("present", ()) else ""
-        print(f"  {name:<{width}}  {percent(probability):>7}{mark}")
-    if picture is not None:
-        print(f"  drawn in {escape_unprintable(picture)}")

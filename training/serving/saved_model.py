@@ -1,29 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TensorFlow module of an exported classifier: pictures in, probabilities and names out."""
+"""The TensorFlow module of an exported network: pictures in, what its task makes of logits out."""
 
+import json
 from collections.abc import Sequence
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from lambdanet.backend import keras
-from lambdanet.core.errors import InputError, invalid, one_line
+from lambdanet.core.errors import InputError, one_line
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data.image_bytes import decode
+from lambdanet.training.data.task_outputs import Record
 
-MAX_TOP = 5
 # In the folder of a SavedModel: the names of the classes among its assets, and the configuration and
 # preprocessing of the network, whose weights are the first `model_variables`.
 CLASS_NAMES = "class_names.txt"
 NETWORK = "assets.extra/network.json"
 
 Outputs = dict[str, tf.Tensor]  # of a signature
-
-
-def to_probabilities(logits: tf.Tensor, is_multilabel: bool) -> tf.Tensor:
-    """Returns probabilities of classes, float32 [b, num_classes], of one class or of any number of them."""
-    activation = tf.nn.sigmoid if is_multilabel else tf.nn.softmax
-    return activation(tf.cast(logits, tf.float32))
 
 
 class ServingModule(tf.Module):
@@ -36,8 +32,6 @@ class ServingModule(tf.Module):
       name: the name of the module.
       class_names: the class names, by number.
       class_names_file: a file with the names, one per line, to store in the SavedModel.
-      thresholds: the probability from which on each class is present, of a model with any number of classes
-        for a picture; empty: it has one.
     """
 
     # Signature -> method.
@@ -46,69 +40,61 @@ class ServingModule(tf.Module):
         "serving_bytes": "serve_bytes",
     }
 
-    def __init__(
-        self,
-        name: str,
-        class_names: Sequence[str],
-        class_names_file: str,
-        thresholds: Sequence[float] = (),
-    ):
+    def __init__(self, name: str, class_names: Sequence[str], class_names_file: str):
         super().__init__(name=name)
         self.class_names_file = tf.saved_model.Asset(class_names_file)
         self._names = list(class_names)
-        self._thresholds = list(thresholds)
 
     @tf.function(input_signature=[])
     def class_names(self) -> tf.Tensor:
         """The names of all classes, by number."""
         return tf.constant(self._names)
 
-    @tf.function(input_signature=[])
-    def thresholds(self) -> tf.Tensor:
-        """The probability from which on each class is present; empty: a picture has one class."""
-        return tf.constant(self._thresholds, tf.float32)
-
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Traces all functions, which saving would trace again otherwise, and returns the signatures."""
-        for name in ("class_names", "thresholds", *self.SIGNATURES.values()):
+        for name in ("class_names", *self.SIGNATURES.values()):
             setattr(self, name, getattr(self, name).get_concrete_function())
         return {name: getattr(self, method) for name, method in self.SIGNATURES.items()}
 
 
-class ClassifierModule(ServingModule):
-    """A classifier that takes raw pictures and returns the probabilities and names of classes.
+class PictureModule(ServingModule):
+    """A network that takes raw pictures and returns what its task makes of its logits.
 
     Args:
-      model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, num_classes].
+      model: a model from normalized float32 images [b, input_size, input_size, c] to logits [b, n], or where
+        its task takes pictures of any size, as they are, from [b, h, w, c] to [b, h, w, n].
       preprocessing: the preprocessing of the pictures; a mean with one channel makes them gray.
-      class_names, class_names_file, thresholds: as in `ServingModule`, in the order of the logits.
+      outputs: a `TaskOutputs`, with the names of the classes.
+      class_names_file: as in `ServingModule`.
+      record: what is read of the export by `read_record`.
 
     Raises:
       InputError: the model does not accept such images, or does not return one logit per class name.
     """
 
-    any_size: ClassVar[bool] = False  # of the images of the model, which is for masks
-
     def __init__(
         self,
         model: keras.Model,
         preprocessing: Preprocessing,
-        class_names: Sequence[str],
+        outputs: Any,
         class_names_file: str,
-        thresholds: Sequence[float] = (),
+        record: Record,
     ):
-        if len(class_names) < 2:
-            raise invalid("class_names", "two or more", list(class_names))
-        super().__init__("classifier", class_names, class_names_file, thresholds)
+        super().__init__("classifier", outputs.class_names, class_names_file)
+        self._outputs = outputs
+        constants = {"task_record": json.dumps(record), **outputs.settings}
+        for name, value in constants.items():
+            function = tf.function(partial(tf.constant, value), input_signature=[])
+            setattr(self, name, function.get_concrete_function())
         channels = len(preprocessing.mean)
         size = preprocessing.input_size
-        sides = [None, None] if self.any_size else [size, size]
+        sides = [None, None] if outputs.any_size else [size, size]
         self._input_shape = [*sides, channels]
         self._noise_shape = [2, size, size, channels]
 
         def prepare(images: tf.Tensor) -> tf.Tensor:
             images = tf.image.rgb_to_grayscale(images) if channels == 1 else images
-            if self.any_size:
+            if outputs.any_size:
                 return preprocessing.normalize(tf.cast(images, tf.float32) / 255.0)
             return preprocessing(images)
 
@@ -132,7 +118,8 @@ class ClassifierModule(ServingModule):
         self, logits: tf.types.experimental.GenericFunction
     ) -> tf.types.experimental.ConcreteFunction:
         """Returns the trace of a function after a test of its output."""
-        num_classes = len(self._names)
+        outputs = self._outputs
+        num_logits = outputs.num_logits
         try:
             traced = logits.get_concrete_function()
         except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
@@ -141,12 +128,12 @@ class ClassifierModule(ServingModule):
                 f"the model must accept images [b, {shape}]: {one_line(error)}"
             ) from error
         output = traced.structured_outputs
-        sides = [None, None] if self.any_size else []
-        if not tf.TensorShape([None, *sides, num_classes]).is_compatible_with(
+        sides = [None, None] if outputs.any_size else []
+        if not tf.TensorShape([None, *sides, num_logits]).is_compatible_with(
             getattr(output, "shape", [])
         ):
             raise InputError(
-                f"the output of the model must be logits [b, {num_classes}] for {num_classes} class names, "
+                f"the output of the model must be logits [b, {num_logits}] for {num_logits} class names, "
                 f"got {getattr(output, 'shape', output)}"
             )
         noise = tf.random.stateless_normal(self._noise_shape, seed=(0, 0))
@@ -155,40 +142,29 @@ class ClassifierModule(ServingModule):
             raise InputError(
                 "the output of the model must be logits, got values that are not finite"
             )
-        if tf.reduce_all(values >= 0) and tf.reduce_all(
-            tf.abs(tf.reduce_sum(values, -1) - 1) < 1e-3
-        ):
+        is_positive = tf.reduce_all(values >= 0)
+        sums = tf.reduce_sum(values, -1)
+        if num_logits and is_positive and tf.reduce_all(tf.abs(sums - 1) < 1e-3):
             raise InputError(
                 "the output of the model must be logits, got probabilities, which sum to 1"
             )
         return traced
 
-    def _classify(self, images: tf.Tensor) -> Outputs:
+    def _serve(self, images: tf.Tensor) -> Outputs:
         # TensorFlow's oneDNN convolutions return a wrong shape for an empty batch.
         message = "there must be at least one image, got none"
         with tf.control_dependencies(
             [tf.debugging.Assert(tf.shape(images)[0] > 0, [message])]
         ):
             logits = self._logits(images)
-        probabilities = to_probabilities(logits, bool(self._thresholds))
-        top_probabilities, top_classes = tf.math.top_k(
-            probabilities, k=min(MAX_TOP, len(self._names))
-        )
-        outputs = {
-            "probabilities": probabilities,
-            "top_probabilities": top_probabilities,
-            "top_names": tf.gather(tf.constant(self._names), top_classes),
-        }
-        if self._thresholds:
-            outputs["is_present"] = probabilities >= self._thresholds
-        return outputs
+        return self._outputs.serve(logits)
 
     @tf.function(
         input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")],
         autograph=False,
     )
     def serve_images(self, images: tf.Tensor) -> Outputs:
-        """uint8 images [b, h, w, 3] or [b, h, w, 1] -> probabilities [b, num_classes] and the top names."""
+        """uint8 images [b, h, w, 3] or [b, h, w, 1] -> the outputs of the task."""
         shape = tf.shape(images)
         message = [
             "images must have 3 channels, or 1 if they are gray, got the shape",
@@ -198,7 +174,7 @@ class ClassifierModule(ServingModule):
             [tf.debugging.Assert(tf.reduce_any(shape[-1] == [1, 3]), message)]
         ):
             images = tf.tile(images, [1, 1, 1, 3 // shape[-1]])
-        return self._classify(
+        return self._serve(
             self._prepare(tf.ensure_shape(images, [None, None, None, 3]))
         )
 
@@ -213,20 +189,4 @@ class ClassifierModule(ServingModule):
             image_bytes,
             fn_output_signature=tf.TensorSpec(self._input_shape, tf.float32),
         )
-        return self._classify(images)
-
-
-class SegmenterModule(ClassifierModule):
-    """A network for masks that takes raw pictures, as they are, and returns the classes of their pixels.
-
-    Its model is for normalized images of any size, [b, h, w, c] -> logits [b, h, w, num_classes]. The
-    arguments and signatures are those of `ClassifierModule`; pictures of a batch have one size.
-    """
-
-    any_size = True
-
-    def _classify(self, images: tf.Tensor) -> Outputs:
-        """Returns probabilities float32 [b, h, w, num_classes] and the classes, uint8 [b, h, w]."""
-        probabilities = to_probabilities(self._logits(images), is_multilabel=False)
-        classes = tf.cast(tf.argmax(probabilities, axis=-1), tf.uint8)
-        return {"probabilities": probabilities, "classes": classes}
+        return self._serve(images)

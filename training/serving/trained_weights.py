@@ -14,23 +14,27 @@ from lambdanet.models.preprocessing import Preprocessing, of_weights
 from lambdanet.models.weights import pretrained, tensor_files, weight_files
 from lambdanet.models.weights.trained_classes import names_of
 from lambdanet.training.data import class_names as classes
+from lambdanet.training.data.task_outputs import (
+    CLASSIFICATION,
+    Record,
+    read_outputs,
+)
 
 
 class TrainedModel(NamedTuple):
-    """A classifier with its preprocessing."""
+    """A network with its preprocessing, and its task."""
 
-    # Normalized float32 images [b, h, w, c] -> logits [b, num_classes], or for masks [b, h, w, num_classes].
+    # Normalized float32 images [b, h, w, c] -> logits, such as [b, num_classes].
     model: keras.Model
     preprocessing: Preprocessing
-    class_names: list[str]  # in the order of the logits
-    # The probability from which on each class is present; empty: one class is, the most probable.
-    thresholds: Sequence[float] = ()
+    class_names: Sequence[str]  # by number
+    record: Record = CLASSIFICATION  # its task, as `Task.record`
     temperature: float = 1.0  # by which its logits were divided
 
     @property
-    def has_masks(self) -> bool:
-        """Whether its logits are those of each pixel, [b, h, w, num_classes]."""
-        return getattr(self.model, "output_shape", ())[1:3] == (None, None)
+    def outputs(self) -> Any:
+        """The outputs of its export, a `TaskOutputs`."""
+        return read_outputs(self.class_names, self.record)
 
     def __str__(self) -> str:
         size = self.preprocessing.input_size
@@ -60,15 +64,14 @@ def load_run(
     model, recipe = model_dirs.load_trained_model(model_dir)
     open_data = open_data or partial(open_split, model_dir, recipe, None)
     names = model_dirs.class_names(model_dir) or open_data().class_names
-    thresholds = task_of(recipe).thresholds(Path(model_dir).expanduser())
+    record = task_of(recipe).record(Path(model_dir).expanduser())
     temperature = 1.0
     if calibrate:
         temperature = fit_temperature(model, recipe, open_data)
         for variable in weight_files.classifier(model).values():
             variable.assign(variable / temperature)
-    return TrainedModel(
-        model, preprocess.of_recipe(recipe), names, thresholds, temperature
-    )
+    preprocessing = preprocess.of_recipe(recipe)
+    return TrainedModel(model, preprocessing, names, record, temperature)
 
 
 def build_classifier(

@@ -7,18 +7,84 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lambdanet import backend as K
-from lambdanet.backend import Tensor, keras
 from lambdanet.core import text_table
+from lambdanet.core.errors import invalid
 from lambdanet.core.files import MARKED_PNG, write_output
 from lambdanet.training.calibration import expected_calibration_error
 from lambdanet.training.data.task import Evaluation, Task
+from lambdanet.training.data.task_outputs import Result, TaskOutputs
+from lambdanet.training.serving.drawing import draw_prediction, percent
+
+MAX_TOP = 5
+
+
+class ClassOutputs(TaskOutputs):
+    """The probabilities of classes."""
+
+    kind = "classes"
+    output = "probabilities"
+    has_one_class = True
+    suffixes: tuple[str, ...] = ("_prediction",)
+
+    def __init__(self, class_names: Sequence[str], **settings: Sequence[float]):
+        if len(class_names) < 2:
+            raise invalid("class_names", "two or more", list(class_names))
+        super().__init__(class_names, **settings)
+        self.num_logits = len(class_names)
+
+    def final(self, logits: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.nn.softmax(tf.cast(logits, tf.float32))
+
+    def serve(self, logits: Any) -> Result:
+        import tensorflow as tf
+
+        outputs = super().serve(logits)
+        top, classes = tf.math.top_k(
+            outputs[self.output], min(MAX_TOP, len(self.class_names))
+        )
+        outputs["top_probabilities"] = top
+        outputs["top_names"] = tf.gather(tf.constant(self.class_names), classes)
+        return outputs
+
+    def describe(self, found: np.ndarray, top: int) -> Result:
+        best = np.argsort(-found, kind="stable")[:top]
+        return {"top": [(self.class_names[x], float(found[x])) for x in best]}
+
+    def rows(self, result: Result) -> list[Result]:
+        rows = []
+        for rank, (name, probability) in enumerate(result["top"], 1):
+            row = {"rank": rank, "class": name, "probability": f"{probability:.6g}"}
+            if "present" in result:
+                row["present"] = name in result["present"]
+            rows.append(row)
+        return rows
+
+    def fields(self, result: Result) -> Result:
+        names, probabilities = zip(*result["top"], strict=True)
+        fields = {"classes": names, "probabilities": probabilities}
+        if "present" in result:
+            fields["present"] = result["present"]
+        return fields
+
+    def lines(self, result: Result) -> list[str]:
+        width = max(len(name) for name, _ in result["top"])
+        lines = []
+        for name, probability in result["top"]:
+            mark = "  present" if name in result.get("present", ()) else ""
+            lines.append(f"{name:<{width}}  {percent(probability):>7}{mark}")
+        return lines
+
+    def draw(self, image: np.ndarray, title: str, found: Any, result: Result) -> Any:
+        return [draw_prediction(image, title, result["top"])]
 
 
 class Classification(Task):
     """Images with the number of their class, softmax, and accuracy."""
 
     best = "accuracy"
+    outputs_type = ClassOutputs
     FILES: ClassVar[dict[str, bytes]] = {
         "classes.csv": b"class,name,precision,",
         "wrong.csv": b"image,class,predicted",
@@ -61,7 +127,9 @@ class Classification(Task):
         present = np.bincount(known, minlength=self.recipe.num_classes)
         return np.stack([present, len(known) - present])
 
-    def loss(self) -> keras.losses.Loss:
+    def loss(self) -> Any:
+        from lambdanet.training.tasks.losses import LOSSES
+
         recipe = self.recipe
         options = {}
         if recipe.target_threshold:
@@ -70,7 +138,9 @@ class Classification(Task):
             recipe.label_smoothing, recipe.class_weights, **options
         )
 
-    def metrics(self) -> list[keras.metrics.Metric]:
+    def metrics(self) -> Any:
+        from lambdanet.training.tasks.losses import Accuracy
+
         return [Accuracy()]
 
     def first_label(self) -> np.ndarray:
@@ -162,135 +232,3 @@ def summary(result: dict[str, Any], num_classes: int) -> str:
         f"top-1 {100 * result['top_1']:.2f} %, {top_5}loss {result['loss']:.4f}, "
         f"expected calibration error {100 * result['calibration_error']:.2f} %"
     )
-
-
-class ClassLoss(keras.losses.Loss):
-    """A loss of logits with label smoothing and class weights."""
-
-    def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        class_weights: Sequence[float] = (),
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.label_smoothing = label_smoothing
-        self.class_weights = tuple(class_weights)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Returns the loss [b] of labels [b] or [b, 1], or of distributions, and logits [b, num_classes]."""
-        labels = _distributions(y_true, y_pred.shape[-1])
-        loss = self.compare(labels, K.cast(y_pred, "float32"))
-        if not self.class_weights:
-            return loss
-        return loss * K.sum(
-            labels * K.convert_to_tensor(self.class_weights, "float32"), axis=-1
-        )
-
-    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
-        """Returns the loss [b] of labels and logits, both float32 [b, num_classes]."""
-        raise NotImplementedError
-
-    def smooth_labels(self, labels: Tensor) -> Tensor:
-        """Returns labels [b, num_classes] with a part of each spread over all classes."""
-        return (
-            labels * (1 - self.label_smoothing)
-            + self.label_smoothing / labels.shape[-1]
-        )
-
-    def get_config(self) -> dict[str, Any]:
-        own = {
-            "label_smoothing": self.label_smoothing,
-            "class_weights": self.class_weights,
-        }
-        return {**super().get_config(), **own}
-
-
-@keras.saving.register_keras_serializable("lambdanet")
-class SmoothedCrossEntropy(ClassLoss):
-    """Softmax cross entropy of logits, with label smoothing.
-
-    The target of class c is (1 - s) [c = label] + s / num_classes, where s is the label smoothing. The loss
-    of an example is multiplied by the weight of its class, or for a distribution, by the mean weight.
-
-    Args:
-      label_smoothing: s, at least 0 and below 1.
-      class_weights: the weight of each class; empty: 1.
-
-    Example:
-      >>> float(SmoothedCrossEntropy(0.1)(tf.constant([1]), tf.constant([[0.0, 0.0]])))
-      0.6931...
-    """
-
-    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
-        return K.softmax_cross_entropy(self.smooth_labels(labels), logits)
-
-
-@keras.saving.register_keras_serializable("lambdanet")
-class SmoothedBinaryCrossEntropy(ClassLoss):
-    """The mean over the classes of the binary cross entropy of logits (Wightman et al. 2021, section 3).
-
-    Scores each class independently, so a mixed image can contain both of its classes. Targets and weights are
-    as in `SmoothedCrossEntropy`.
-
-    Args:
-      label_smoothing: s, at least 0 and below 1.
-      class_weights: the weight of each class; empty: 1.
-      threshold: labels above it become 1 and others 0, as with timm's `--bce-target-thresh`, but before the
-        smoothing, which timm's removes again; 0: they stay.
-
-    Example:
-      >>> float(SmoothedBinaryCrossEntropy()(tf.constant([1]), tf.constant([[0.0, 0.0]])))
-      0.6931...
-    """
-
-    def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        class_weights: Sequence[float] = (),
-        threshold: float = 0.0,
-        **kwargs: Any,
-    ):
-        super().__init__(label_smoothing, class_weights, **kwargs)
-        self.threshold = threshold
-
-    def compare(self, labels: Tensor, logits: Tensor) -> Tensor:
-        if self.threshold:
-            labels = K.cast(labels > self.threshold, "float32")
-        return keras.losses.binary_crossentropy(
-            self.smooth_labels(labels), logits, from_logits=True
-        )
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "threshold": self.threshold}
-
-
-LOSSES = {
-    "binary_cross_entropy": SmoothedBinaryCrossEntropy,
-    "cross_entropy": SmoothedCrossEntropy,
-}
-
-
-@keras.saving.register_keras_serializable("lambdanet")
-class Accuracy(keras.metrics.MeanMetricWrapper):
-    """The fraction of images whose largest logit belongs to the label, or to its most probable class."""
-
-    def __init__(self, name: str = "accuracy", dtype: object = None):
-        super().__init__(_is_correct, name=name, dtype=dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype}
-
-
-def _is_correct(y_true: Tensor, y_pred: Tensor) -> Tensor:
-    targets = _distributions(y_true, y_pred.shape[-1])
-    # `==` forgets the rank
-    is_equal = keras.ops.equal(K.argmax(targets, axis=-1), K.argmax(y_pred, axis=-1))
-    return K.cast(is_equal, "float32")
-
-
-def _distributions(labels: Tensor, num_classes: int) -> Tensor:
-    """Returns labels [b] or [b, 1] as distributions [b, num_classes]; distributions stay unchanged."""
-    if len(labels.shape) == 2 and labels.shape[-1] == num_classes:
-        return K.cast(labels, "float32")
-    return K.one_hot(K.reshape(K.cast(labels, "int32"), [-1]), num_classes)

@@ -12,24 +12,42 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lambdanet.backend import Tensor, keras
 from lambdanet.core import text_table
 from lambdanet.core.errors import InputError, invalid
 from lambdanet.core.files import write_output
 from lambdanet.training.data.class_names import read_names
 from lambdanet.training.data.task import Evaluation, Task
-from lambdanet.training.tasks.classification import ClassLoss
+from lambdanet.training.data.task_outputs import Result
+from lambdanet.training.tasks.classification import ClassOutputs
 
-ops = keras.ops
 
-NUM_BINS = 1000  # of probabilities, in the metric and the thresholds of a run
-DEFAULT_THRESHOLD = 0.5
+class MultilabelOutputs(ClassOutputs):
+    """The probabilities of classes, which are present from the setting `thresholds` on."""
+
+    has_one_class = False
+
+    def final(self, logits: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.nn.sigmoid(tf.cast(logits, tf.float32))
+
+    def serve(self, logits: Any) -> Result:
+        outputs = super().serve(logits)
+        outputs["is_present"] = outputs[self.output] >= self.settings["thresholds"]
+        return outputs
+
+    def describe(self, found: np.ndarray, top: int) -> Result:
+        # In float32, as in the signatures.
+        is_present = found >= np.array(self.settings["thresholds"], np.float32)
+        present = [self.class_names[place] for place in np.flatnonzero(is_present)]
+        return {**super().describe(found, top), "present": present}
 
 
 class Multilabel(Task):
     """Images with any number of classes, sigmoid, and mean average precision."""
 
     best = "average_precision"
+    outputs_type = MultilabelOutputs
     FILES: ClassVar[dict[str, bytes]] = {
         "classes.csv": b"class,name,average_precision,",
         "wrong.csv": b"image,missed,wrong",
@@ -64,23 +82,33 @@ class Multilabel(Task):
     def count(self, labels: np.ndarray) -> np.ndarray:
         return np.stack([np.sum(labels == 1, axis=0), np.sum(labels == 0, axis=0)])
 
-    def loss(self) -> keras.losses.Loss:
+    def loss(self) -> Any:
+        from lambdanet.training.tasks.losses import MultilabelLoss
+
         recipe = self.recipe
         return MultilabelLoss(
             recipe.label_smoothing, recipe.class_weights, recipe.positive_weights
         )
 
-    def metrics(self) -> list[keras.metrics.Metric]:
+    def metrics(self) -> Any:
+        from lambdanet.training.tasks.losses import MeanAveragePrecision
+
         return [MeanAveragePrecision(self.recipe.num_classes)]
 
     def first_label(self) -> np.ndarray:
         return np.zeros([1, self.recipe.num_classes], np.float32)
 
-    def describe_best(self, model: keras.Model) -> dict[str, Any]:
+    def describe_best(self, model: Any) -> dict[str, Any]:
         (metric,) = model._compile_metrics.metrics
         return {"thresholds": metric.thresholds()}
 
+    def record(self, model_dir: Path) -> dict[str, Any]:
+        return {**super().record(model_dir), "thresholds": self.thresholds(model_dir)}
+
     def thresholds(self, model_dir: Path) -> list[float]:
+        """Returns the probability from which on each class is present."""
+        from lambdanet.training.tasks.losses import DEFAULT_THRESHOLD
+
         # The file of the best epoch, by its name in `training.run.checkpoints`.
         file = model_dir / "best" / "best.json"
         found = json.loads(file.read_text()) if file.exists() else {}
@@ -186,125 +214,3 @@ def _names(names: Sequence[str], chosen: np.ndarray) -> str:
     return ";".join(
         name for name, is_chosen in zip(names, chosen, strict=True) if is_chosen
     )
-
-
-@keras.saving.register_keras_serializable("lambdanet")
-class MultilabelLoss(ClassLoss):
-    """The mean over the known classes of an image of the binary cross entropy of logits.
-
-    Args:
-      label_smoothing: s, at least 0 and below 1; labels become (1 - s) label + s / 2.
-      class_weights: the weight of each class; empty: 1.
-      positive_weights: the factor of each class where it is present; empty: 1.
-
-    Example:
-      >>> float(MultilabelLoss()(tf.constant([[1.0, np.nan]]), tf.constant([[0.0, 9.0]])))
-      0.6931...
-    """
-
-    def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        class_weights: Any = (),
-        positive_weights: Any = (),
-        **kwargs: Any,
-    ):
-        super().__init__(label_smoothing, class_weights, **kwargs)
-        self.positive_weights = tuple(positive_weights)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Returns the loss [b] of labels, 0 to 1 or NaN, and logits, both [b, num_classes]."""
-        labels = ops.cast(y_true, "float32")
-        logits = ops.cast(y_pred, "float32")
-        is_known = ops.logical_not(ops.isnan(labels))
-        labels = ops.where(is_known, labels, ops.zeros_like(labels))
-        labels = labels * (1 - self.label_smoothing) + self.label_smoothing / 2
-        present = labels * ops.softplus(-logits)
-        if self.positive_weights:
-            present = present * ops.convert_to_tensor(self.positive_weights, "float32")
-        losses = present + (1 - labels) * ops.softplus(logits)
-        if self.class_weights:
-            losses = losses * ops.convert_to_tensor(self.class_weights, "float32")
-        weights = ops.cast(is_known, "float32")
-        return ops.divide_no_nan(ops.sum(losses * weights, -1), ops.sum(weights, -1))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "positive_weights": self.positive_weights}
-
-
-@keras.saving.register_keras_serializable("lambdanet")
-class MeanAveragePrecision(keras.metrics.Metric):
-    """The mean over the classes of the average precision of their probabilities, in `NUM_BINS` bins.
-
-    scikit-learn's `average_precision_score`, but for images whose probabilities are in one bin, which are
-    as equal ones there. Classes without a present image, or without an absent one, are left out.
-
-    Args:
-      num_classes: the number of classes.
-      name, dtype: as in Keras.
-    """
-
-    def __init__(
-        self, num_classes: int, name: str = "average_precision", dtype: Any = None
-    ):
-        super().__init__(name=name, dtype=dtype)
-        self.num_classes = num_classes
-        # Of absent and present ones, by class and bin.
-        shape = (2 * num_classes * NUM_BINS,)
-        self.counts = self.add_variable(shape, initializer="zeros", name="counts")
-
-    def update_state(
-        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        """Counts labels and logits [b, num_classes]; weights [b] of 0 leave images out."""
-        labels = ops.cast(y_true, "float32")
-        logits = ops.cast(y_pred, "float32")
-        bins = ops.floor(ops.sigmoid(logits) * NUM_BINS)
-        bins = ops.minimum(ops.cast(bins, "int32"), NUM_BINS - 1)
-        classes = ops.arange(self.num_classes, dtype="int32")
-        is_present = ops.cast(labels > 0.5, "int32")
-        places = (is_present * self.num_classes + classes) * NUM_BINS + bins
-        weights = ops.cast(ops.logical_not(ops.isnan(labels)), "float32")
-        if sample_weight is not None:
-            is_counted = ops.cast(sample_weight > 0, "float32")
-            weights = weights * ops.reshape(is_counted, [-1, 1])
-        counts = ops.segment_sum(
-            ops.reshape(weights, [-1]), ops.reshape(places, [-1]), self.counts.shape[0]
-        )
-        self.counts.assign_add(counts)
-
-    def result(self) -> Tensor:
-        absent, present = self._cumulated()
-        total = present[:, -1:]
-        precision = ops.divide_no_nan(present, present + absent)
-        before = ops.pad(present, [[0, 0], [1, 0]])[:, :-1]
-        found = ops.divide_no_nan((present - before) * precision, total)
-        found = ops.sum(found, -1)
-        has_both = (total[:, 0] > 0) & (absent[:, -1] > 0)
-        counted = ops.cast(has_both, "float32")
-        return ops.divide_no_nan(ops.sum(found * counted), ops.sum(counted))
-
-    def thresholds(self) -> list[float]:
-        """Returns for each class the probability that divides its images with the largest F1 score."""
-        absent, present = map(ops.convert_to_numpy, self._cumulated())
-        scores = 2 * present / np.maximum(present + absent + present[:, -1:], 1)
-        found = []
-        for score in scores:
-            is_best = score == score.max()
-            if score.max() == 0:
-                found.append(DEFAULT_THRESHOLD)
-                continue
-            first = int(np.argmax(is_best))
-            length = int(np.argmin(np.append(is_best[first:], False)))
-            # The middle of the first bins where it is largest.
-            found.append(round(1 - (first + (length + 1) / 2) / NUM_BINS, 6))
-        return found
-
-    def _cumulated(self) -> tuple[Tensor, Tensor]:
-        """Returns the numbers of absent and present ones from each bin on, from the last, [classes, bins]."""
-        shape = [2, self.num_classes, NUM_BINS]
-        counts = ops.flip(ops.reshape(self.counts, shape), -1)
-        return tuple(ops.unstack(ops.cumsum(counts, axis=-1), 2))
-
-    def get_config(self) -> dict[str, Any]:
-        return {"num_classes": self.num_classes, "name": self.name, "dtype": self.dtype}

@@ -11,25 +11,82 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from lambdanet.backend import Tensor, keras
 from lambdanet.core import text_table
 from lambdanet.core.errors import InputError, invalid
 from lambdanet.core.files import write_output
 from lambdanet.training.data.class_names import IGNORED
 from lambdanet.training.data.task import Evaluation, Task
-from lambdanet.training.tasks.classification import ClassLoss
+from lambdanet.training.data.task_outputs import Result
+from lambdanet.training.serving.drawing import draw_mask, mask_image
+from lambdanet.training.tasks.classification import ClassOutputs
 
-ops = keras.ops
+TINY = 1e-30  # the smallest probability whose logarithm is taken
+NUM_COMPARED = 8  # pictures, pixel by pixel
+
+
+class MaskOutputs(ClassOutputs):
+    """The probabilities of classes in each pixel, [b, h, w, num_classes], and their numbers."""
+
+    kind = "masks"
+    any_size = True
+    unit = "pixels of "
+    max_compared = NUM_COMPARED
+    has_one_class = False
+    suffixes = ("_overlay", "_mask")
+
+    def serve(self, logits: Any) -> Result:
+        import tensorflow as tf
+
+        probabilities = self.final(logits)
+        classes = tf.cast(tf.argmax(probabilities, axis=-1), tf.uint8)
+        return {"probabilities": probabilities, "classes": classes}
+
+    def convert(self, logits: Any) -> Result:
+        import tensorflow as tf
+
+        classes = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return {**super().convert(logits), "classes": classes}
+
+    def find(self, signatures: Any, path: str, window: int, overlap: int) -> np.ndarray:
+        import tensorflow as tf
+
+        from lambdanet.training.data.image_files import read_image
+
+        serve = signatures["serving_default"]
+        image = read_image(path)[np.newaxis]
+        if not window:
+            return serve(images=tf.constant(image))["classes"][0].numpy()
+
+        from lambdanet.models.sliding_window import window_parts
+
+        def scores(images: np.ndarray) -> np.ndarray:
+            # Logits but for a number per pixel, of which the mean is taken, as in evaluation.
+            found = serve(images=tf.constant(images))["probabilities"]
+            return np.log(np.maximum(found, TINY))
+
+        mask = np.empty(image.shape[1:3], np.uint8)
+        for at, part in window_parts(scores, image, window, overlap):
+            mask[*at] = part[0].argmax(-1)
+        return mask
+
+    def describe(self, found: np.ndarray, top: int) -> Result:
+        counts = Image.fromarray(found).histogram()[: len(self.class_names)]
+        pairs = super().describe(np.array(counts) / found.size, top)["top"]
+        return {"top": [pair for pair in pairs if pair[1]]}
+
+    def draw(self, image: np.ndarray, title: str, found: Any, result: Result) -> Any:
+        return [draw_mask(image, found), mask_image(found)]
 
 
 class Segmentation(Task):
     """Images with masks, softmax in each pixel, and mean IoU, by a U-Net or DeepLabV3+ on any network."""
 
     best = "mean_iou"
+    outputs_type = MaskOutputs
     any_size = True
     FILES: ClassVar[dict[str, bytes]] = {"classes.csv": b"class,name,iou,"}
 
-    def build(self, arguments: dict[str, Any]) -> keras.Model:
+    def build(self, arguments: dict[str, Any]) -> Any:
         from lambdanet.models import deeplab, names, zoo
 
         recipe = self.recipe
@@ -83,11 +140,15 @@ class Segmentation(Task):
         present = np.array(pixels.histogram()[: self.recipe.num_classes])
         return np.stack([present, present.sum() - present])
 
-    def loss(self) -> keras.losses.Loss:
+    def loss(self) -> Any:
+        from lambdanet.training.tasks.losses import MaskLoss
+
         recipe = self.recipe
         return MaskLoss(recipe.label_smoothing, recipe.class_weights, recipe.loss)
 
-    def metrics(self) -> list[keras.metrics.Metric]:
+    def metrics(self) -> Any:
+        from lambdanet.training.tasks.losses import MaskIoU
+
         return [MaskIoU(self.recipe.num_classes)]
 
     def first_label(self) -> np.ndarray:
@@ -157,103 +218,3 @@ def class_iou(matrix: np.ndarray) -> np.ndarray:
     right = np.diagonal(matrix)
     either = matrix.sum(axis=0) + matrix.sum(axis=1) - right
     return np.where(either > 0, right / np.maximum(either, 1), np.nan)
-
-
-@keras.saving.register_keras_serializable("lambdanet")
-class MaskLoss(ClassLoss):
-    """The mean over the known pixels of an image of the softmax cross entropy, the Dice loss, or their sum.
-
-    The Dice loss (Milletari et al. 2016, without squares) is the weighted mean over the classes of
-    1 - (2 sum p t + 1) / (sum p + sum t + 1), for probabilities p and targets t in the known pixels of an
-    image. An image without known pixels has a loss of 0.
-
-    Args:
-      label_smoothing: s, at least 0 and below 1, of the cross entropy.
-      class_weights: the weight of each class, of its pixels and of its Dice loss; empty: 1.
-      loss: "cross_entropy", "dice" or "cross_entropy_dice".
-
-    Example:
-      >>> labels = tf.constant([[[0, 255]]])
-      >>> float(MaskLoss()(labels, tf.constant([[[[0.0, 0.0], [9.0, 0.0]]]])))
-      0.6931...
-    """
-
-    def __init__(
-        self,
-        label_smoothing: float = 0.0,
-        class_weights: Any = (),
-        loss: str = "cross_entropy",
-        **kwargs: Any,
-    ):
-        super().__init__(label_smoothing, class_weights, **kwargs)
-        self.loss = loss
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Returns the loss [b] of masks [b, h, w] and logits [b, h, w, num_classes]."""
-        labels = ops.cast(y_true, "int32")
-        logits = ops.cast(y_pred, "float32")
-        is_known = ops.not_equal(labels, IGNORED)
-        known = ops.cast(is_known, "float32")
-        # Without a class, a pixel has no target.
-        targets = ops.one_hot(ops.where(is_known, labels, -1), logits.shape[-1])
-        weights = ops.ones([logits.shape[-1]])
-        if self.class_weights:
-            weights = ops.convert_to_tensor(self.class_weights, "float32")
-        loss: Any = 0.0
-        if "cross_entropy" in self.loss:
-            smooth = self.smooth_labels(targets)
-            losses = -ops.sum(smooth * ops.log_softmax(logits), -1)
-            losses = losses * known * ops.sum(targets * weights, -1)
-            total = ops.sum(losses, [1, 2])
-            loss = loss + ops.divide_no_nan(total, ops.sum(known, [1, 2]))
-        if "dice" in self.loss:
-            found = ops.softmax(logits) * known[..., None]
-            common = ops.sum(found * targets, [1, 2])
-            either = ops.sum(found + targets, [1, 2])
-            missed = 1 - (2 * common + 1) / (either + 1)
-            loss = loss + ops.sum(weights * missed, -1) / ops.sum(weights)
-        return loss
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "loss": self.loss}
-
-
-@keras.saving.register_keras_serializable("lambdanet")
-class MaskIoU(keras.metrics.MeanIoU):
-    """Keras's mean IoU of logits, without pixels of 255 and images of weight 0.
-
-    Classes that are in no pixel and are found in none are left out. It counts 2**31 pixels of a kind at most.
-
-    Args:
-      num_classes: the number of classes.
-      name, dtype: as in Keras.
-    """
-
-    def __init__(self, num_classes: int, name: str = "mean_iou", dtype: Any = None):
-        super().__init__(
-            num_classes,
-            name,
-            dtype or "int32",
-            ignore_class=IGNORED,
-            sparse_y_pred=False,
-        )
-
-    def update_state(
-        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        """Counts masks [b, h, w] and logits [b, h, w, num_classes]."""
-        labels = ops.cast(y_true, "int32")
-        found = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
-        is_counted = ops.not_equal(labels, IGNORED)
-        if sample_weight is not None:
-            has_weight = ops.reshape(ops.greater(sample_weight, 0), [-1, 1, 1])
-            is_counted = ops.logical_and(is_counted, has_weight)
-        # Others are counted behind the last cell.
-        count = self.num_classes**2
-        cells = ops.where(is_counted, self.num_classes * labels + found, count)
-        cells = ops.reshape(cells, [-1])
-        counts = ops.segment_sum(ops.ones_like(cells), cells, count + 1)[:count]
-        self.total_cm.assign_add(ops.reshape(counts, self.total_cm.shape))
-
-    def get_config(self) -> dict[str, Any]:
-        return {"num_classes": self.num_classes, "name": self.name, "dtype": self.dtype}

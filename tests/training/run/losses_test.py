@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 
-from lambdanet.training.tasks.classification import (
+from lambdanet.training.tasks.losses import (
     SmoothedBinaryCrossEntropy,
     SmoothedCrossEntropy,
 )

@@ -33,6 +33,7 @@ from lambdanet.training.serving import comparison, export_runtimes
 from lambdanet.training.serving.comparison import Pictures
 from lambdanet.training.serving.export import Options, export
 from lambdanet.training.serving.trained_weights import load_run
+from lambdanet.training.tasks.classification import ClassOutputs
 from lambdanet.training.train import train
 
 FORMAT = "litert_int8_full"
@@ -231,7 +232,9 @@ def test_comparison_reads_logits_and_probabilities():
         return {"logits": logits, "probabilities": scale * logits}
 
     pictures = Pictures(np.tile(np.uint8([0, 0, 9]), [7, 1, 1, 1]), "blue pictures")
-    parity = comparison.compare(run, functools.partial(run, scale=0), pictures)
+    outputs = ClassOutputs(list("rgb"))
+    partial = functools.partial(run, scale=0)
+    parity = comparison.compare(outputs, run, partial, pictures)
     assert (parity.num_equal, parity.num_equal_probabilities) == (7, 0)
     assert str(parity).endswith("; too few pictures, or of one class, to say much")
 

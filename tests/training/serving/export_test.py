@@ -245,9 +245,10 @@ def test_thresholds_are_served_and_recorded(tmp_path):
     """Classes are present from them on."""
     model = small_model()
     model.set_weights([0 * weight for weight in model.get_weights()])
-    trained = TrainedModel(model, Preprocessing(SIZE, MEAN, STD), NAMES, [0.5] * 7)
+    record = {"task": "multilabel", "thresholds": [0.5] * 7}
+    trained = TrainedModel(model, Preprocessing(SIZE, MEAN, STD), NAMES, record)
     found = load_classifier(_save(trained, tmp_path / "served"))
-    assert list(found.thresholds) == trained.thresholds
+    assert found.record == record
     outputs = found.signatures["serving_default"](images=noise(1, 9, 9, 3))
     assert np.all(outputs["is_present"])
     assert (tmp_path / "served/assets.extra/network.json").exists()

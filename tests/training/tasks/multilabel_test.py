@@ -23,7 +23,7 @@ from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.task import task_of
 from lambdanet.training.evaluate import evaluate
-from lambdanet.training.tasks.multilabel import (
+from lambdanet.training.tasks.losses import (
     NUM_BINS,
     MeanAveragePrecision,
     MultilabelLoss,

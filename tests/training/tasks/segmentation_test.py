@@ -23,7 +23,7 @@ import lambdanet
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run.build import build_model
-from lambdanet.training.tasks.segmentation import MaskIoU, MaskLoss
+from lambdanet.training.tasks.losses import MaskIoU, MaskLoss
 from lambdanet.training.train import train
 
 pytestmark = pytest.mark.usefixtures("two_blocks")

@@ -11,7 +11,7 @@ from sklearn import metrics
 from lambdanet import configs
 from lambdanet.training.data.task import task_of
 from lambdanet.training.tasks import classification
-from lambdanet.training.tasks.multilabel import MeanAveragePrecision
+from lambdanet.training.tasks.losses import MeanAveragePrecision
 
 NAMES = ["never", "always", "some", "unknown"]
 RANDOM = np.random.default_rng(0)

@@ -9,13 +9,17 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import write_picture
 from refusals import refused
 
 from lambdanet import configs, sliding_window
 from lambdanet.models.sliding_window import window_parts
 from lambdanet.training import evaluate
-from lambdanet.training.serving.predict import find_mask, predict
-from lambdanet.training.tasks.segmentation import Segmentation
+from lambdanet.training.serving.predict import predict
+from lambdanet.training.tasks.segmentation import (
+    MaskOutputs,
+    Segmentation,
+)
 
 CLASSES = 21
 SIZE = (448, 416)
@@ -67,14 +71,15 @@ def test_joined_windows_hold_little_more_than_the_result():
     assert LOGITS <= size <= 1.3 * LOGITS
 
 
-def test_mask_of_windows_holds_no_logits():
+def test_mask_of_windows_holds_no_logits(tmp_path):
     def serve(images):
         scores = network(images.numpy()[..., :1] / np.float32(255))
         return {"probabilities": tf.nn.softmax(scores)}
 
-    segmenter = types.SimpleNamespace(signatures={"serving_default": serve})
     image = (255 * PICTURES[0]).astype(np.uint8).repeat(3, -1)
-    mask, size = peak(lambda: find_mask(segmenter, image, **WINDOWS))
+    file = write_picture(tmp_path / "picture.png", image)
+    find = MaskOutputs(["a", "b"]).find
+    mask, size = peak(lambda: find({"serving_default": serve}, file, **WINDOWS))
     assert size <= 0.5 * LOGITS
     joined = sliding_window(network, image[None, ..., :1] / np.float32(255), **WINDOWS)
     assert np.mean(mask == joined[0].argmax(-1)) > 0.999  # logits, but for rounding
@@ -100,8 +105,8 @@ def test_wrong_windows_are_refused_once(window, overlap, message, tmp_path):
 
 
 def test_wrong_windows_are_refused_before_pictures(monkeypatch, tmp_path):
-    found = types.SimpleNamespace(has_masks=True)
-    loader = "lambdanet.training.serving.predict.load_classifier"
+    found = types.SimpleNamespace(outputs=MaskOutputs(["a", "b"]))
+    loader = "lambdanet.training.serving.predict.load_export"
     monkeypatch.setattr(loader, lambda *_, **__: found)
     with refused(TOO_SMALL):
         predict("model", [tmp_path / "missing.png"], window=16)
