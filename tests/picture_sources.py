@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from helpers import write_picture
+from pyarrow import parquet
 from training_runs import recipe_with
 
 from lambdanet.training.data import records
@@ -89,6 +91,16 @@ def write_tfrecord(
             ]
             records.write_records(str(path), contents)
     return {"dataset": "tfrecord", "eval_split": "validation", "num_classes": CLASSES}
+
+
+def write_parquet(root: Path, count: int = COUNT, group: int = 24) -> dict[str, Any]:
+    """Writes a file with row groups of some pictures for each split."""
+    contents = [tf.io.encode_png(pixels(number)).numpy() for number in range(count)]
+    labels = np.arange(count) % CLASSES
+    table = pa.table({"image": [{"bytes": png} for png in contents], "label": labels})
+    for split in ("train", "validation"):
+        parquet.write_table(table, root / f"{split}-0.parquet", row_group_size=group)
+    return {"dataset": "folder", "eval_split": "validation", "num_classes": CLASSES}
 
 
 def write_tfds(root: Path, count: int = COUNT, files: int = 4) -> dict[str, Any]:

@@ -74,14 +74,15 @@ def predict_files(
 
     Args:
       saved_model: a folder written by `lambdanet export`.
-      data: a folder of pictures or TFRecords, a table with a column `file`, or the name of a TFDS dataset; or
-        picture files, folders, and patterns such as "photos/**/*.jpg".
+      data: a folder of pictures, TFRecords or Parquet files with pictures, a table with a column `file`, or
+        the name of a TFDS dataset; or picture files, folders, and patterns such as "photos/**/*.jpg".
       out: the folder for the files, not within `data`.
       format: "csv", a row per picture and class; "jsonl", a line per picture; or "tfrecord", a record per
         picture with `image/filename`, the top class (`image/class/label` and `image/class/text`), and the
         probabilities of all classes (`image/class/probabilities`).
       top: the number of classes per picture in csv and jsonl, at most all of them.
-      split: the split of TFRecords, of a dataset, or of a table that has a column `split`; default: "train".
+      split: the split of TFRecords, of Parquet files, of a dataset, or of a table that has a column `split`;
+        default: "train".
       data_dir: the folder of TFDS's datasets, or of the files in a table.
       batch_size: the number of pictures per batch of the model.
       shard_size: the number of pictures per part; a worker holds the files of one part in memory.

@@ -11,6 +11,7 @@ of their names, is for evaluation, and the others are for training.
 """
 
 import functools
+import glob
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -161,6 +162,12 @@ def list_folders(path: str) -> list[str]:
     return sorted(
         name for name in names if not name.startswith(".") and not is_of_system(name)
     )
+
+
+def find_parquet_files(data_dir: str | None, split: str = "*") -> list[str]:
+    """Returns the paths of the files `SPLIT-*.parquet` in a folder, in their order."""
+    root = os.path.expanduser(data_dir or os.devnull)
+    return sorted(glob.glob(f"{glob.escape(root)}/{split}-*.parquet"))
 
 
 def choose_for_evaluation(pictures: list[str]) -> list[str]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of the sources of labeled images, and the source of pictures that are listed in rows.
 
-`folder.rows_of_class_folders`, `tables.rows_of_table` and `masks.rows_of_mask_folders` make the rows.
+`folder.rows_of_class_folders`, `tables.rows_of_table` and `masks.rows_of_mask_folders` make the rows. A
+picture is read from its file, or from a row group of a Parquet file (`parquet_source`).
 """
 
 import dataclasses
@@ -102,7 +103,7 @@ class Row(NamedTuple):
     """A labeled picture.
 
     Attributes:
-      picture: the path of its file.
+      picture: the path of its file, or PATH:GROUP:PLACE of a row in a row group of a Parquet file.
       label: the number of its class, a number for each class, or the path of its mask.
       split: the split that it is in.
     """
@@ -130,6 +131,7 @@ class RowSource(Source):
         self._path = path
         self._root = root
         self._listed = listed
+        self._seed = recipe.seed
 
     def find_rows(self, split: str) -> list[Row]:
         """Returns the rows of a split, in order, with the paths and labels that are read."""
@@ -175,23 +177,30 @@ class RowSource(Source):
     ) -> tf.data.Dataset:
         rows = self.rows(split)[shard.index :: shard.count]
         labels = [_encoded(row.label) for row in rows]
-        examples = tf.data.Dataset.from_tensor_slices(
-            {
-                "name": [_encoded(row.picture) for row in rows],
-                "label": tf.constant(labels, self.label_type),
-            }
-        )
+        columns = {
+            "name": [_encoded(row.picture) for row in rows],
+            "label": tf.constant(labels, self.label_type),
+        }
+        return self.read_columns(columns, seed, tf.cast(first, tf.int64))
+
+    def read_columns(self, columns: Example, seed: Any, first: Any) -> tf.data.Dataset:
+        """Returns the examples of rows, of which `columns` has the names and labels."""
+        examples = tf.data.Dataset.from_tensor_slices(columns)
         if seed is not None:
             examples = examples.shuffle(
-                len(rows), seed=seed, reshuffle_each_iteration=False
+                len(columns["name"]), seed=seed, reshuffle_each_iteration=False
             )
-        return examples.skip(tf.cast(first, tf.int64))
+        return examples.skip(first)
 
     def label(self, example: Example) -> tf.Tensor:
         return example["label"]
 
     def image(self, example: Example) -> Encoded:
-        contents = tf.io.read_file(example["name"])
+        contents = (
+            example["contents"]
+            if "contents" in example
+            else tf.io.read_file(example["name"])
+        )
 
         def as_png() -> tf.Tensor:
             return tf.ensure_shape(

@@ -119,7 +119,7 @@ class MultilabelTable(TableSource):
             raise invalid(f"rows of {path!r}", "one or more", 0)
         values = table.select(self._columns).to_pylist()
         texts = [name for name in names if name in ("file", "split", "labels")]
-        rows = _as_texts(table, path, texts).to_pylist()
+        rows = as_texts(table, path, texts).to_pylist()
         for number, row in enumerate(rows, start=1):
             where = f"row {number} of {path!r}"
             if not row["file"] or not row["split"]:
@@ -172,8 +172,11 @@ class MultilabelTable(TableSource):
 
 
 def find_table(recipe: Recipe, data_dir: str | None) -> tuple[str, str]:
-    """Returns the path of the recipe's table, and the folder that the paths in it are relative to."""
-    path = os.path.expanduser(recipe.labels)
+    """Returns the path of the recipe's table, and the folder that the paths in it are relative to.
+
+    Without `labels`, both are the data_dir.
+    """
+    path = os.path.expanduser(recipe.labels or data_dir or "")
     return path, os.path.expanduser(data_dir or os.path.dirname(path))
 
 
@@ -197,7 +200,7 @@ def read_rows(path: str, columns: Sequence[str] = COLUMNS) -> list[Texts]:
         raise invalid(
             f"columns of {path!r}", ", ".join(columns), names, _comma_hint(names)
         )
-    rows = _as_texts(table, path, columns).to_pylist()
+    rows = as_texts(table, path, columns).to_pylist()
     for number, row in enumerate(rows, start=1):
         row.update({name: text or "" for name, text in row.items()})
         if not all(map(str.strip, row.values())):
@@ -225,7 +228,7 @@ def read_files(path: str, split: str) -> list[str]:
         raise invalid(
             f"columns of {path!r}", "with one that is named file", table.column_names
         )
-    rows = _as_texts(table, path).to_pylist()
+    rows = as_texts(table, path).to_pylist()
     files = [
         row["file"] for row in rows if row["file"] and row.get("split", split) == split
     ]
@@ -295,7 +298,7 @@ def rows_of_table(
     return rows
 
 
-def _as_texts(
+def as_texts(
     table: pyarrow.Table, path: str, columns: Sequence[str] = COLUMNS
 ) -> pyarrow.Table:
     """Returns the columns as texts; `InputError` for other types, such as floats, whose NaN is no label."""

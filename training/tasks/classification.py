@@ -99,9 +99,13 @@ class Classification(Task):
 
             return TableSource(self.recipe, data_dir)
         if self.recipe.dataset == "folder":
-            from lambdanet.training.data.folder import FolderSource
+            from lambdanet.training.data import folder
 
-            return FolderSource(self.recipe, data_dir)
+            if folder.find_parquet_files(data_dir, self.recipe.train_split):
+                from lambdanet.training.data.parquet_source import ParquetSource
+
+                return ParquetSource(self.recipe, data_dir)
+            return folder.FolderSource(self.recipe, data_dir)
         if self.recipe.dataset == "tfrecord":
             from lambdanet.training.data.records import RecordsSource
 

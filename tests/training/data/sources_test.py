@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of what every source of labeled pictures promises: orders, labels, resumed orders and machines.
 
-Training batches are made in the same way from every source, so two of them are enough here.
+Training batches are made in the same way from every source, so three of them are enough here.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ def _written(source, folders):
     return open_dataset(RECIPE, root, **changes)
 
 
-@pytest.fixture(scope="module", params=["tfds", "tfrecord", "folder"])
+@pytest.fixture(scope="module", params=["tfds", "tfrecord", "folder", "parquet"])
 def dataset(request, tmp_path_factory):
     """Sixty pictures in each of the sources."""
     return _written(request.param, tmp_path_factory)
@@ -85,7 +85,7 @@ def test_a_recipe_of_one_channel_reads_gray(dataset):
     assert sorted(sum(numbers(batches), [])) == list(range(COUNT))
 
 
-@pytest.fixture(scope="module", params=["tfrecord", "folder"])
+@pytest.fixture(scope="module", params=["tfrecord", "folder", "parquet"])
 def trained(request, tmp_path_factory):
     """A dataset, and the numbers of the pictures in all its batches of training."""
     dataset = _written(request.param, tmp_path_factory)
