@@ -93,7 +93,7 @@ def write_tfrecord(
     return {"dataset": "tfrecord", "eval_split": "validation", "num_classes": CLASSES}
 
 
-def write_parquet(root: Path, count: int = COUNT, group: int = 24) -> dict[str, Any]:
+def write_parquet(root: Path, count: int = COUNT, group: int = 30) -> dict[str, Any]:
     """Writes a file with row groups of some pictures for each split."""
     contents = [tf.io.encode_png(pixels(number)).numpy() for number in range(count)]
     labels = np.arange(count) % CLASSES
