@@ -104,8 +104,8 @@ def rows_of_file(path: str) -> list[Texts]:
 
 def shuffle(names: list[bytes], seed: list[Any]) -> tf.Tensor:
     """Returns the places of rows PATH:GROUP:PLACE in an order of training, int32 [n]."""
-    groups = [name.rpartition(b":")[0] for name in names]
-    found, groups = np.unique(groups, return_inverse=True)
+    of_rows = [name.rpartition(b":")[0] for name in names]
+    found, groups = np.unique(of_rows, return_inverse=True)
     order = tf.random.experimental.stateless_shuffle(tf.range(len(found)), seed)
     turns = tf.gather(order // GROUPS_IN_MEMORY, groups)
     noise = tf.random.stateless_uniform([len(names)], seed[::-1], dtype=tf.float64)
