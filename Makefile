@@ -56,7 +56,7 @@ TORCH_BACKEND = $(shell for seconds in 5 10 20; do \
 	$(BIN)/python -c "import urllib.request; urllib.request.urlopen('$(TORCH_INDEX)', timeout=$$seconds)" 2>/dev/null \
 	&& echo --torch-backend=cpu && exit; done; \
 	echo "$(TORCH_INDEX) does not answer: PyTorch from PyPI has 4.5 GB of CUDA on Linux" >&2)
-EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model
+EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model --overwrite
 # What is tested on JAX too, by the marker of its tests, and what is on JAX and PyTorch in `make test-rest`.
 ON_JAX := $(shell grep -rlw --include='*_test.py' 'mark\.jax' tests)
 REST_ON_JAX := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/explain/networks_test.py tests/explain/outputs_test.py \
@@ -73,7 +73,7 @@ SHAPES := $(DETECTION).shapes --out=demo/shapes
 SEGMENTATION := $(CURDIR)/docs/tutorials/segment_pictures.md
 SHAPES_RUN := $(DETECTION).train --experiment=maskrcnn_lambda_resnet_shapes --mode=train \
 	--model_dir=demo/shapes_run --config_file=demo/shapes/config.yaml
-SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model
+SHAPES_EXPORT := $(DETECTION).export --model_dir=demo/shapes_run --out=demo/shapes_model --overwrite
 
 # JAX 0.11 and later need Python 3.12. The names in pyenv's folder of shims need not run.
 NEWEST_PYTHON ?= $(shell for python in python3.14 ~/.pyenv/versions/3.14*/bin/python python3.13 ~/.pyenv/versions/3.13*/bin/python \
@@ -98,9 +98,9 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/lambdanet train --recipe=digits --model_dir=demo/digits
 	$(BIN)/lambdanet evaluate --model_dir=demo/digits
 	@test demo/saved_model/saved_model.pb -nt demo/digits/history.csv || \
-		{ rm -rf demo/saved_model && echo "$(EXPORT)" && $(EXPORT); }
+		{ echo "$(EXPORT)" && $(EXPORT); }
 	@test -d demo/images || TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -c "$$WRITE_IMAGES"
-	$(BIN)/lambdanet predict --saved_model=demo/saved_model --out=demo/predictions --top=3 demo/images/*.png
+	$(BIN)/lambdanet predict --saved_model=demo/saved_model --out=demo/predictions --overwrite --top=3 demo/images/*.png
 	@echo "$$WHAT_NOW"
 
 # Can be repeated likewise.
@@ -109,17 +109,16 @@ demo-detection: $(VENV)/detection.stamp
 	@test -d demo/shapes || { echo "$(SHAPES)" && $(SHAPES); }
 	$(SHAPES_RUN)
 	@test demo/shapes_model/saved_model.pb -nt demo/shapes_run/checkpoint || \
-		{ rm -rf demo/shapes_model && echo "$(SHAPES_EXPORT)" && $(SHAPES_EXPORT); }
+		{ echo "$(SHAPES_EXPORT)" && $(SHAPES_EXPORT); }
 	$(DETECTION).evaluate --saved_model=demo/shapes_model --images=demo/shapes/val \
 		--annotations=demo/shapes/annotations/instances_val.json
-	$(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found --min_confidence=0.8 \
+	$(DETECTION).predict --saved_model=demo/shapes_model --out=demo/shapes_found --overwrite --min_confidence=0.8 \
 		demo/shapes/val/00000[1-9].jpg
 	@echo "$$WHAT_NOW_DETECTION"
 
 # The program and the commands of its tutorial, but for the installation and the reader's own pictures. A run goes on.
 demo-segmentation: $(VENV)/demo.stamp
 	@mkdir -p demo/segmentation
-	@rm -rf demo/segmentation/shapes_model
 	@sed -n '/^```python$$/,/^```$$/{/^```/!p}' $(SEGMENTATION) > demo/segmentation/draw_shapes.py
 	@cd demo/segmentation && PATH="$(CURDIR)/$(BIN):$$PATH" TF_CPP_MIN_LOG_LEVEL=3 bash -euxc \
 		"$$(sed -n '/^```bash$$/,/^```$$/{/^```/!p}' $(SEGMENTATION) | grep -v 'pip install\|my_pictures')"

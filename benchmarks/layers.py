@@ -22,8 +22,9 @@ from benchmarks.interleaved.cases import (
 from benchmarks.interleaved.comparison import Budget, Comparison
 from benchmarks.interleaved.results import Measurement
 from lambdanet.core import command_line, text_table
+from lambdanet.core.commands import Overwrite
 from lambdanet.core.errors import InputError, invalid, unknown
-from lambdanet.core.files import writable_dir, write_output
+from lambdanet.core.files import check_new, writable_dir, write_output
 
 # Groups of contenders that are compared: the prefixes of their names, and the reference.
 GROUPS = (
@@ -44,6 +45,7 @@ def benchmark_layers(
     peers: bool = False,
     peers_python: Annotated[str | None, "--peers"] = None,
     out: str | Path | None = None,
+    overwrite: Annotated[Overwrite, "--out"] = False,
 ) -> list[dict[str, Any]]:
     """Measures implementations of the position lambda, lambda layers and attention layers.
 
@@ -67,6 +69,7 @@ def benchmark_layers(
         if it has one. One that is not installed gets a note.
       peers_python: the interpreter that has these libraries; default: this one.
       out: the folder for `layers.csv`; default: none.
+      overwrite: whether to replace this file.
 
     Returns:
       The rows of the CSV file, without the description of the machine.
@@ -82,8 +85,11 @@ def benchmark_layers(
         repeats, max_seconds, results.num_cores() if threads is None else threads
     )
     pythons = select_contenders(contenders, peers, interpreter(peers_python))
-    files = {"layers.csv": b"height,width,"}
-    folder = None if out is None else writable_dir(Path(out).expanduser(), files)
+    folder = None
+    if out is not None:
+        folder = Path(out).expanduser()
+        check_new(folder / "layers.csv", overwrite)
+        writable_dir(folder)
     about = results.announce(dtype, limits.threads)
     rows: list[Measurement] = []
     for prefixes, reference in GROUPS:

@@ -20,8 +20,9 @@ from benchmarks.interleaved.report import number
 from benchmarks.interleaved.results import Measurement
 from benchmarks.layers import interpreter
 from lambdanet.core import command_line, text_table
+from lambdanet.core.commands import Overwrite
 from lambdanet.core.errors import InputError, check_counts, check_known, invalid
-from lambdanet.core.files import writable_dir, write_output
+from lambdanet.core.files import check_new, writable_dir, write_output
 from lambdanet.models import timm_networks, zoo
 from lambdanet.models.names import ModelInfo
 
@@ -48,6 +49,7 @@ def benchmark_models(
     peers: bool = False,
     peers_python: Annotated[str | None, "--peers"] = None,
     out: str | Path | None = None,
+    overwrite: Annotated[Overwrite, "--out"] = False,
 ) -> list[dict[str, Any]]:
     """Measures models relative to the first of them, like the speed columns of the papers' tables.
 
@@ -68,6 +70,7 @@ def benchmark_models(
         ("timm/NAME") and compiled by `torch.compile` ("timm_compiled/NAME"). Compiling takes minutes.
       peers_python: the interpreter that has timm; default: this one.
       out: the folder for `models.csv`; default: none.
+      overwrite: whether to replace this file.
 
     Returns:
       The rows of the CSV file, without the description of the machine.
@@ -89,8 +92,11 @@ def benchmark_models(
     limits = Budget(
         repeats, max_seconds, results.num_cores() if threads is None else threads
     )
-    files = {"models.csv": b"model,parameters,flops,"}
-    folder = None if out is None else writable_dir(Path(out).expanduser(), files)
+    folder = None
+    if out is not None:
+        folder = Path(out).expanduser()
+        check_new(folder / "models.csv", overwrite)
+        writable_dir(folder)
     networks = [Network.parse(text) for text in dict.fromkeys(models)]
     infos = {
         f"{model_contenders.PREFIX}{network.text}": network.info()

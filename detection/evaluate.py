@@ -2,9 +2,17 @@
 """Prints the COCO table of an exported detector: `python -m lambdanet.detection.evaluate`."""
 
 import sys
+from typing import Annotated
 
 from lambdanet.core import command_line
-from lambdanet.core.commands import File, Folder, RemoteFile, RemoteFolder, command
+from lambdanet.core.commands import (
+    File,
+    Folder,
+    Overwrite,
+    RemoteFile,
+    RemoteFolder,
+    command,
+)
 
 
 def evaluate_detector(
@@ -12,6 +20,7 @@ def evaluate_detector(
     annotations: RemoteFile,
     images: Folder,
     out: File | None = None,
+    overwrite: Annotated[Overwrite, "--out"] = False,
 ) -> None:
     """Evaluates an exported detector on annotated images and prints the COCO table.
 
@@ -23,7 +32,7 @@ def evaluate_detector(
     """
     from lambdanet.detection.serving.coco_table import evaluate
 
-    evaluate(saved_model, annotations, images, out)
+    evaluate(saved_model, annotations, images, out, overwrite)
 
 
 COMMAND = command(

@@ -5,7 +5,13 @@ import sys
 from typing import Annotated
 
 from lambdanet.core import command_line
-from lambdanet.core.commands import Name, RemoteFile, RemoteFolder, command
+from lambdanet.core.commands import (
+    Name,
+    Overwrite,
+    RemoteFile,
+    RemoteFolder,
+    command,
+)
 from lambdanet.core.errors import invalid
 
 
@@ -16,6 +22,7 @@ def export_detector(
     input_size: Annotated[str | None, "H,W"] = None,
     annotations: RemoteFile | None = None,
     experiment: Name | None = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Exports a trained detector to a SavedModel that takes image files or arrays of any size.
 
@@ -38,6 +45,7 @@ def export_detector(
         checkpoint,
         size,
         annotations,
+        overwrite,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from lambdanet.core import command_line
-from lambdanet.core.commands import Folder, RemoteFolder, command
+from lambdanet.core.commands import Folder, Overwrite, RemoteFolder, command
 from lambdanet.core.errors import Unfinished
 
 
@@ -15,6 +15,7 @@ def predict_objects(
     saved_model: RemoteFolder,
     out: Folder,
     min_confidence: Annotated[float, "P"] = 0.5,
+    overwrite: Overwrite = False,
 ) -> None:
     """Draws boxes, masks, class names and scores on images, and writes them in COCO's format.
 
@@ -26,7 +27,7 @@ def predict_objects(
     """
     from lambdanet.detection.serving.prediction import predict
 
-    found = predict(saved_model, images, out, min_confidence)
+    found = predict(saved_model, images, out, min_confidence, overwrite)
     if unreadable := found["unreadable"]:
         total = len(unreadable) + len(found["images"])
         raise Unfinished(f"{len(unreadable)} of {total} images cannot be read")

@@ -15,7 +15,7 @@ from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.core import which_keras
 from lambdanet.core.errors import InputError, invalid
-from lambdanet.core.files import local_path, writable_dir
+from lambdanet.core.files import check_new, local_path, writable_dir
 from lambdanet.models.inference import for_inference
 from lambdanet.models.sliding_window import check_windows, window_parts
 from lambdanet.training import calibration
@@ -26,6 +26,7 @@ from lambdanet.training.run.devices import create_devices
 from lambdanet.training.run.model_dir import (
     classes_of,
     find_data_dir,
+    load_recipe,
     load_trained_model,
 )
 from lambdanet.training.run.start import read_record
@@ -44,6 +45,7 @@ def evaluate(
     window: int = 0,
     overlap: int = 64,
     flip: bool = False,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Evaluates the model in a model_dir, and prints the result on one line.
 
@@ -60,11 +62,11 @@ def evaluate(
         leave out; None: 100 images, and a tenth of the files of each class.
       out: a folder for `classes.csv`, with precision and recall per class, `wrong.csv`, the images that are
         classified wrongly, `confusion.png`, the confusion matrix, and `reliability.png`, the accuracy by
-        confidence; for masks, `classes.csv` has the IoU. None: they are not written. Only files that
-        `evaluate` wrote are replaced.
+        confidence; for masks, `classes.csv` has the IoU. None: they are not written.
       window: the side of overlapping windows, in pixels, in which large pictures are segmented; 0: whole.
       overlap: what neighboring windows share, as of `sliding_window`.
       flip: whether the logits are the means of those of a picture and of its mirror image.
+      overwrite: whether files that exist in `out` are replaced.
 
     Returns:
       A dict of `dataset`, `split`, `examples`, `loss`, and the measures of the task, all in 0..1: `top_1`,
@@ -73,7 +75,7 @@ def evaluate(
 
     Raises:
       InputError: there is no trained model in `model_dir`, there is no such split or `data_dir`, the data
-        has other classes, too many images cannot be read, or `out` cannot be written.
+        has other classes, too many images cannot be read, or a file in `out` exists or cannot be written.
 
     Example:
       >>> evaluate("runs/digits")["top_1"]
@@ -83,6 +85,11 @@ def evaluate(
     create_devices("one_device", global_batch_size=1)
     if window:
         check_windows(window, overlap)
+    folder = None
+    if out is not None:
+        folder = local_path(out, "out")
+        for name in task_of(load_recipe(model_dir)).FILES:
+            check_new(folder / name, overwrite)
     model, recipe = load_trained_model(model_dir)
     dataset = open_split(model_dir, recipe, data_dir, split, max_bad_records)
     task = dataset.task
@@ -94,9 +101,8 @@ def evaluate(
             raise invalid("window", f"left out with the task {recipe.task}", window)
         predict = partial(window_parts, predict, window=window, overlap=overlap)
     # Before the long part.
-    folder = None
-    if out is not None:
-        folder = writable_dir(local_path(out, "out"), task.FILES)
+    if folder:
+        writable_dir(folder)
     with dataset.bad_records.as_input_errors():
         if task.any_size:
             dataset.source.check_readable(dataset.eval_split)

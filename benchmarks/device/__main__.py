@@ -24,9 +24,9 @@ from benchmarks.interleaved.contender_process import ContenderFailed, ContenderP
 from benchmarks.interleaved.results import Measurement, num_cores
 from lambdanet.cli.environment import PACKAGES
 from lambdanet.core import command_line, text_table
-from lambdanet.core.commands import Folder
+from lambdanet.core.commands import Folder, Overwrite
 from lambdanet.core.errors import Unfinished, check_known
-from lambdanet.core.files import writable_dir, write_output
+from lambdanet.core.files import check_new, writable_dir, write_output
 
 # The short parts first, since the time that they leave goes to the others.
 CHECKS = {
@@ -51,8 +51,8 @@ SMALL_SCOPE = "5"
 SMALL_MODELS = MODELS[-1:]
 SMALL_BATCH = 2
 
+NAME = "benchmarks.device"
 FILE = "device.json"
-MARK = "benchmarks.device"  # the first key of the file
 REPEATS = 5
 # Of a contender's turns in a case; a call, which may compile, is stopped after six times this.
 TURN_SECONDS = 20.0
@@ -65,6 +65,7 @@ def try_device(
     out: Folder,
     parts: Annotated[Sequence[str], "PART,..."] = (),
     minutes: float = 8.0,
+    overwrite: Overwrite = False,
 ) -> None:
     """Tries the TPU, the GPU or the CPU of this machine, and writes one file to attach to an issue.
 
@@ -79,7 +80,9 @@ def try_device(
     """
     for part in parts:
         check_known("part", part, PARTS)
-    folder = writable_dir(Path(out), {FILE: rb'\{\s*"' + MARK.encode()})
+    file = Path(out) / FILE
+    check_new(file, overwrite)
+    writable_dir(file.parent)
     todo = list(parts or PARTS)
     end = time.monotonic() + 60 * minutes
     rows = []
@@ -92,10 +95,10 @@ def try_device(
     table = text_table.render(
         ["part", "case", "result", "ms", "figures"], [_cells(row) for row in rows]
     )
-    report = {MARK: 1, **_software(), "rows": rows, "table": table.splitlines()}
+    report = {NAME: 1, **_software(), "rows": rows, "table": table.splitlines()}
     print(table, end="")
-    write_output(folder / FILE, json.dumps(report, indent=1) + "\n")
-    print(f"written to {folder / FILE}")
+    write_output(file, json.dumps(report, indent=1) + "\n")
+    print(f"written to {file}")
     failed = [row["case"] for row in rows if row["passed"] is False]
     if failed:
         raise Unfinished(
@@ -233,7 +236,7 @@ def _software() -> Row:
 
 
 COMMAND = program(
-    MARK,
+    NAME,
     try_device,
     examples=(
         "python -m benchmarks.device --out=tried",

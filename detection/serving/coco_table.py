@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from lambdanet.core import text_table
 from lambdanet.core.errors import check_known
-from lambdanet.core.files import check_replaceable, local_path, write_output
+from lambdanet.core.files import check_new, local_path, write_output
 from lambdanet.detection.data import annotations
 from lambdanet.detection.data.masks import to_coco_detections
 from lambdanet.detection.serving.prediction import load_detector
@@ -28,7 +28,6 @@ COLUMNS = (
     *("AR1", "AR10", "AR100", "AR small", "AR medium", "AR large"),
 )
 ROWS = {"bbox": "box", "segm": "mask"}
-RESULTS = rb'\[\]\Z|\[\{"image_id": \d+, "category_id": \d+, "score": [^,]+, "bbox": \[[^]]*\], "area": '
 
 
 def evaluate(
@@ -36,6 +35,7 @@ def evaluate(
     annotation_file: str | Path,
     images: str | Path,
     out: str | Path | None = None,
+    overwrite: bool = False,
 ) -> dict[str, dict[str, float]]:
     """Evaluates an exported detector on all images of an annotation file, and prints the COCO table.
 
@@ -46,18 +46,20 @@ def evaluate(
       saved_model: a folder written by `lambdanet.detection.export`.
       annotation_file: a file in COCO's format.
       images: the folder of its images.
-      out: a file for the detections in COCO's results format; default: none. It replaces its own only.
+      out: a file for the detections in COCO's results format; default: none.
+      overwrite: whether it may replace a file.
 
     Returns:
       For "box", and for "mask" if the detector has masks, the value of each of `COLUMNS`: from 0 to 1, or -1
       if no object of that size is annotated.
 
     Raises:
-      InputError: the annotations, an image or the detector cannot be used, or `out` cannot be written.
+      InputError: the annotations, an image or the detector cannot be used, or `out` exists or cannot be
+        written.
     """
     file = None if out is None else local_path(out, "out")
     if file:
-        check_replaceable(file, RESULTS)
+        check_new(file, overwrite)
     detector, names = load_detector(saved_model)
     annotations.check_annotations(annotation_file, images, masks=False)
     content = annotations.read_annotations(annotation_file)

@@ -12,7 +12,12 @@ import tensorflow as tf
 from PIL import Image, ImageDraw, ImageFont
 
 from lambdanet.core.errors import InputError, escape_unprintable, invalid
-from lambdanet.core.files import check_replaceable, local_path, write_output
+from lambdanet.core.files import (
+    check_new,
+    local_path,
+    writable_dir,
+    write_output,
+)
 from lambdanet.detection.data.masks import decode_mask, to_coco_detections
 from lambdanet.training.data.image_files import expand_folders, read_images
 from lambdanet.training.serving.drawing import (
@@ -59,6 +64,7 @@ def predict(
     images: Sequence[str | Path] | str | Path,
     out: str | Path,
     min_confidence: float = 0.5,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Finds objects in images, draws them, and writes them in COCO's format.
 
@@ -71,21 +77,24 @@ def predict(
         COCO's format, whose annotations have a score, and run lengths as masks. `unreadable` lists the
         skipped files.
       min_confidence: the lowest score of a reported detection, from 0 to 1.
+      overwrite: whether files that exist in `out` are replaced.
 
     Returns:
       The content of `predictions.json`.
 
     Raises:
       InputError: no image can be read, `saved_model` is not an exported detector, `min_confidence` is out of
-        range, or `out` cannot be written.
+        range, or a file in `out` exists or cannot be written.
     """
     paths = expand_folders(images, out)
     if not 0 <= min_confidence <= 1:
         raise invalid("min_confidence", "a number from 0 to 1", min_confidence)
+    folder = local_path(out, "out")
+    file = folder / PREDICTIONS
+    check_new(file, overwrite)
+    pictures = picture_paths(paths, out, overwrite)
     detector, names = load_detector(saved_model)
-    pictures = picture_paths(paths, out)
-    file = local_path(out, "out") / PREDICTIONS
-    check_replaceable(file, rb'\{"info": \{"description": "lambdanet')
+    writable_dir(folder)
     listed: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     unreadable: list[str] = []

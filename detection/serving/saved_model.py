@@ -28,7 +28,7 @@ from lambdanet.detection.run.model_dir import (
 )
 from lambdanet.training.data.class_names import write_names
 from lambdanet.training.data.image_bytes import decode
-from lambdanet.training.serving.saved_model import Outputs, ServingModule
+from lambdanet.training.serving.saved_model import FILES, Outputs, ServingModule
 
 OUTPUTS = (
     "detection_boxes",
@@ -137,16 +137,18 @@ def export(
     checkpoint: str | Path | None = None,
     input_size: Sequence[int] | None = None,
     annotation_file: str | Path | None = None,
+    overwrite: bool = False,
 ) -> str:
     """Exports the detector trained in `model_dir` to the SavedModel `out`.
 
     Args:
       model_dir: a folder written by `lambdanet.detection.train`, with at least one checkpoint.
-      out: the folder to write; must be new or empty.
+      out: the folder to write; must be new or empty, unless `overwrite`.
       experiment: the name of its experiment (default: from `model_dir`).
       checkpoint: the checkpoint, or a folder of checkpoints (default: the newest of `model_dir`).
       input_size: the height and width in pixels to which images are resized (default: as in training).
       annotation_file: a file with the class names (default: the experiment's, or class numbers).
+      overwrite: whether a SavedModel in `out` is replaced.
 
     Returns:
       The path of the SavedModel.
@@ -155,7 +157,7 @@ def export(
       InputError: `model_dir` has no trained detector, its checkpoint does not fit, or `out` cannot be
         written.
     """
-    check_output_dir(out, accepts_remote=True)
+    check_output_dir(out, True, FILES, overwrite)
     params = load_experiment(model_dir, experiment)
     found = find_checkpoint(checkpoint or model_dir)
     names = find_class_names(params, annotation_file)

@@ -12,7 +12,13 @@ from lambdanet.cli.training import (
     Overlap,
     Window,
 )
-from lambdanet.core.commands import Folder, RemoteFolder, Repeated, command
+from lambdanet.core.commands import (
+    Folder,
+    Overwrite,
+    RemoteFolder,
+    Repeated,
+    command,
+)
 from lambdanet.core.errors import Unfinished, invalid
 from lambdanet.core.onednn import use_onednn
 from lambdanet.core.which_keras import use_backend
@@ -49,6 +55,7 @@ def predict(
     top: int = 5,
     window: Window = 0,
     overlap: Overlap = 64,
+    overwrite: Annotated[Overwrite, "--out"] = False,
 ) -> None:
     """Prints the top classes of image files with an exported model, or writes their masks.
 
@@ -60,7 +67,7 @@ def predict(
     """
     from lambdanet.training.serving import predict
 
-    results = predict.predict(saved_model, images, out, top, window, overlap)
+    results = predict.predict(saved_model, images, out, top, window, overlap, overwrite)
     failures = sum("error" in result for result in results)
     if failures:
         raise Unfinished(f"{failures} of {len(results)} images cannot be read")
@@ -75,12 +82,13 @@ def explain(
     weights: Annotated[str, "--model"] = "imagenet",
     layers: Annotated[Sequence[str], "LAYER,..."] = (),
     top: int = 5,
+    overwrite: Overwrite = False,
 ) -> None:
     """Draws what the layers of a network read in image files, as pictures and pages for a browser.
 
     Args:
       images: image files, and folders of them.
-      out: folder for NAME.png and NAME.html of each image, which must not exist or be empty.
+      out: folder for NAME.png and NAME.html of each image, and for nothing else.
       saved_model: folder that `lambdanet export` wrote.
       model_dir: folder of a run of `lambdanet train`, instead of --saved_model.
       model: a model of the zoo, instead of --saved_model.
@@ -104,7 +112,7 @@ def explain(
         load = partial(trained_weights.load_run, model_dir)
     else:
         load = partial(trained_weights.build_classifier, str(model), weights)
-    pictures.explain(load, images, out, layers, top)
+    pictures.explain(load, images, out, layers, top, overwrite)
 
 
 def predict_many(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from lambdanet.core.commands import (
     File,
     Folder,
+    Overwrite,
     RemoteFolder,
     Repeated,
     command,
@@ -203,6 +204,7 @@ def evaluate(
     window: Window = 0,
     overlap: Overlap = 64,
     flip: bool = False,
+    overwrite: Annotated[Overwrite, "--out"] = False,
 ) -> None:
     """Measures the accuracy of a trained model on a split of its dataset.
 
@@ -218,7 +220,15 @@ def evaluate(
     from lambdanet.training import evaluate
 
     evaluate.evaluate(
-        model_dir, data_dir, split, max_bad_records, out, window, overlap, flip
+        model_dir,
+        data_dir,
+        split,
+        max_bad_records,
+        out,
+        window,
+        overlap,
+        flip,
+        overwrite,
     )
 
 
@@ -242,6 +252,7 @@ def export(
         "--format=litert or --format=litert_int8 or --format=litert_int8_full or --format=onnx",
     ] = None,
     calibrate: Annotated[bool, "--model_dir"] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Writes a trained model as a SavedModel that takes raw pictures, or for LiteRT or ONNX.
 
@@ -272,10 +283,16 @@ def export(
 
     options = exporter.Options(format, opset, any_size, batch_size)
     if model_dir:
-        exporter.export(model_dir, out, data_dir, options, calibrate)
+        exporter.export(model_dir, out, data_dir, options, calibrate, overwrite)
     else:
         exporter.export_weights(
-            str(model), str(weights), out, class_names, options, calibration
+            str(model),
+            str(weights),
+            out,
+            class_names,
+            options,
+            calibration,
+            overwrite,
         )
 
 

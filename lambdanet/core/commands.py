@@ -35,6 +35,7 @@ Name = Annotated[str, "NAME"]
 # Which may also be on a file system of TensorFlow, such as gs://.
 RemoteFolder = Annotated[str, "DIR_OR_URL"]
 RemoteFile = Annotated[str, "FILE_OR_URL"]
+Overwrite = Annotated[bool, "", "replace existing outputs"]
 
 _DEFINE = {
     bool: flags.DEFINE_boolean,

@@ -3,22 +3,16 @@
 
 import contextlib
 import os
-import re
 import socket
 import tempfile
 import uuid
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from lambdanet.core.errors import InputError, invalid
 
-# The chunk after the header of the PNG files that `write_output` writes, and the beginning of such a file.
-_TEXT = b"tEXtSoftware\0lambdanet"
-PNG_MARK = (len(_TEXT) - 4).to_bytes(4) + _TEXT + zlib.crc32(_TEXT).to_bytes(4)
 REMOTE = ("gs://", "file://", "ram://")  # that TensorFlow reads and writes
 LOCK = ".lock"  # in a folder that `locked` holds
-MARKED_PNG = rb"\x89PNG.{29}" + re.escape(PNG_MARK)
 
 
 def cache_dir() -> Path:
@@ -98,13 +92,11 @@ def write_output(path: str | Path, content: bytes | str) -> None:
 
     Args:
       path: the file; its folder is made.
-      content: what it contains; text is written as UTF-8, and PNG is marked as ours (`PNG_MARK`).
+      content: what it contains; text is written as UTF-8.
 
     Raises:
       InputError: it cannot be written.
     """
-    if isinstance(content, bytes) and content.startswith(b"\x89PNG"):
-        content = content[:33] + PNG_MARK + content[33:]
     try:
         if "://" not in str(path):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -115,47 +107,33 @@ def write_output(path: str | Path, content: bytes | str) -> None:
         ) from error
 
 
-def check_replaceable(path: str | Path, beginning: bytes, name: str = "out") -> None:
-    """Raises `InputError` where an output exists already and the same command did not write it.
+def check_new(path: str | Path, overwrite: bool) -> None:
+    """Raises `InputError` where an output exists, before anything is computed for it.
 
     Args:
-      path: the file, which may also be empty.
-      beginning: a regular expression for the beginning of such a file: `MARKED_PNG`, or a table's header.
-      name: the argument or flag that has the path, for the message.
+      path: the file.
+      overwrite: whether a file may be replaced; anything else, such as a folder, may not.
     """
     path = Path(path)
-    is_own = False
-    with contextlib.suppress(OSError):
-        if is_own := path.is_file():
-            with path.open("rb") as file:
-                is_own = bool(
-                    re.match(beginning + rb"|\Z", file.read(2**20), re.DOTALL)
-                )
-    if path.exists() and not is_own:
-        raise InputError(
-            f"{name} {str(path)!r} exists, and this command did not write it; remove or rename it"
-        )
+    if path.exists() and not path.is_file():
+        raise invalid("out", "a path for a file", str(path))
+    if path.exists() and not overwrite:
+        raise InputError(f"out {str(path)!r} exists; --overwrite replaces it")
 
 
-def writable_dir(
-    folder: Path, files: Mapping[str, bytes] | None = None, name: str = "out"
-) -> Path:
+def writable_dir(folder: Path, name: str = "out") -> Path:
     """Makes the folder of an argument or variable, and checks that files can be written in it.
 
     Args:
       folder: the folder.
-      files: the files that will be written: their names, and the beginning of each, as in
-        `check_replaceable`.
       name: the argument, flag or variable that has the path, for the message.
 
     Returns:
       The folder.
 
     Raises:
-      InputError: they cannot, or one of `files` (names and beginnings) fails `check_replaceable`.
+      InputError: they cannot.
     """
-    for file, beginning in (files or {}).items():
-        check_replaceable(folder / file, beginning, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -192,12 +170,19 @@ def absolute(path: str | Path) -> str:
     return path.rstrip("/")
 
 
-def check_output_dir(path: str | Path, accepts_remote: bool = False) -> None:
+def check_output_dir(
+    path: str | Path,
+    accepts_remote: bool = False,
+    files: Collection[str] = (),
+    overwrite: bool = False,
+) -> None:
     """Raises `InputError` where a path is a file, or a folder with something in it.
 
     Args:
       path: the folder.
       accepts_remote: whether it may be on a remote file system.
+      files: the names of the files and folders that will be written in it.
+      overwrite: whether a folder that has only some of these may be replaced.
     """
     import tensorflow as tf
 
@@ -210,10 +195,18 @@ def check_output_dir(path: str | Path, accepts_remote: bool = False) -> None:
         raise InputError(
             f"out {path!r} is a file; give a folder that does not exist yet"
         )
-    if tf.io.gfile.listdir(path):
-        raise InputError(
-            f"out {path!r} is not empty; give another folder, or remove this one first"
-        )
+    # On some file systems, the names of folders end in a slash.
+    found = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(path))
+    for name in found:
+        if name not in files:
+            raise InputError(
+                f"out {path!r} is not empty, it has {name!r}; give another folder"
+            )
+    for name in files:
+        if name in found and not overwrite:
+            raise InputError(
+                f"out '{path}/{name}' exists; --overwrite replaces the folder"
+            )
 
 
 def check_outside(out: str | Path, folder: str | Path) -> None:
@@ -229,6 +222,9 @@ def check_outside(out: str | Path, folder: str | Path) -> None:
 def atomic_dir(path: str) -> Iterator[str]:
     """Yields a new folder, which is renamed to `path` at the end and removed if anything fails.
 
+    A folder that has files at the begin is removed when the new one is in its place: `check_output_dir` comes
+    before, and refuses those that may not be replaced.
+
     Args:
       path: the folder to write, which may be on a remote file system.
 
@@ -237,11 +233,17 @@ def atomic_dir(path: str) -> Iterator[str]:
     """
     import tensorflow as tf
 
+    if "://" not in path:
+        path = os.path.realpath(path)  # a link stays
     staging = f"{path}.partial-{uuid.uuid4().hex[:8]}"
     try:
+        replaces = tf.io.gfile.isdir(path) and tf.io.gfile.listdir(path)
         tf.io.gfile.makedirs(staging)
         yield staging
-        tf.io.gfile.rename(staging, path, overwrite=True)
+        if replaces:
+            _replace_dir(path, staging)
+        else:
+            tf.io.gfile.rename(staging, path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
         raise InputError(
             f"out {path!r} cannot be written: {getattr(error, 'message', error)}"
@@ -249,6 +251,20 @@ def atomic_dir(path: str) -> Iterator[str]:
     finally:
         with contextlib.suppress(tf.errors.NotFoundError):
             tf.io.gfile.rmtree(staging)
+
+
+def _replace_dir(path: str, replacement: str) -> None:
+    """Renames a folder to the path of another, which is removed when that has been done."""
+    import tensorflow as tf
+
+    replaced = f"{path}.replaced-{uuid.uuid4().hex[:8]}"
+    tf.io.gfile.rename(path, replaced)
+    try:
+        tf.io.gfile.rename(replacement, path)
+    finally:
+        if not tf.io.gfile.exists(path):
+            tf.io.gfile.rename(replaced, path)
+    tf.io.gfile.rmtree(replaced)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from lambdanet.training.serving.drawing import percent, picture_paths, save_pict
 from lambdanet.training.serving.trained_weights import TrainedModel
 
 LAYERS = 4  # shown by default, the last ones
-# Of a page: maps of larger layers are for every second output or fewer, and summed over cells.
+# The limits of a page: maps of larger layers are for every second output or fewer, and summed over cells.
 MAX_QUERIES = 256
 MAX_CELLS = 1024
 
@@ -41,45 +41,50 @@ def explain(
     out: str | Path,
     layers: Sequence[str] = (),
     top: int = 5,
+    overwrite: bool = False,
 ) -> list[str]:
     """Writes a drawing and a page for each picture: the prediction, and what layers read.
 
     Args:
       load: returns the classifier. It is called when all pictures have been read once, as it may download.
       images: picture files, and folders of them.
-      out: the folder to write, which must not exist or be empty: NAME.png and NAME.html for each picture.
+      out: the folder to write, which must not exist or be empty, unless `overwrite`: NAME.png and NAME.html
+        for each picture.
       layers: the names of the layers; default: the last four that have a map.
       top: the number of classes to show.
+      overwrite: whether `out` is replaced where it has such files of the same pictures alone.
 
     Returns:
       The path of each page.
 
     Raises:
-      InputError: a file is no picture, a layer has no map, or `out` is not empty or cannot be written. Then
-        nothing is written.
+      InputError: a file is no picture, a layer has no map, or `out` has other files, or cannot be written.
+        Then nothing is written.
     """
-    check_output_dir(out)
     top = check_count("top", top)
     paths = expand_folders(images, out)
+    drawings = []
+    pages = []
+    for path in picture_paths(paths, out, overwrite=True, suffix=""):
+        drawing = os.path.basename(path)
+        drawings.append(drawing)
+        pages.append(f"{os.path.splitext(drawing)[0]}.html")
+    check_output_dir(out, files=[*pages, *drawings], overwrite=overwrite)
     for image in paths:
         read_image(image)
     explainer = Explainer(load(), layers)
-    path = absolute(out)
-    pages = []
-    with atomic_dir(path) as staging:
-        drawings = picture_paths(paths, staging, suffix="")
-        for image, drawing in zip(paths, drawings, strict=True):
+    folder = absolute(out)
+    with atomic_dir(folder) as staging:
+        for image, drawing, page in zip(paths, drawings, pages, strict=True):
             explanation = explainer(read_image(image), os.path.basename(image), top)
-            save_picture(draw_explanation(explanation), drawing)
-            page = f"{os.path.splitext(drawing)[0]}.html"
-            write_output(page, draw_page(explanation))
-            pages.append(os.path.join(path, os.path.basename(page)))
+            save_picture(draw_explanation(explanation), os.path.join(staging, drawing))
+            write_output(os.path.join(staging, page), draw_page(explanation))
             found, probability = explanation.top[0]
             print(
                 f"{escape_unprintable(image)}: {found} ({percent(probability)}), explained in "
-                f"{escape_unprintable(pages[-1])}"
+                f"{escape_unprintable(os.path.join(folder, page))}"
             )
-    return pages
+    return [os.path.join(folder, page) for page in pages]
 
 
 class Explainer:

@@ -55,14 +55,15 @@ def test_program_runs_in_its_smallest_size(
         (layers, ["--maps=7x7x12x1"], "channels of map '7x7x12x1' must be a multiple"),
         (layers, ["--contenders=peer/timm"], "is from another library and needs"),
         (models, ["resnet_50@0"], "model must be NAME, .*, got 'resnet_50@0'"),
-        (models, ["resnet_50", "--out=."], "csv' exists, and this command did not"),
-        (device_program, ["--out=."], "json' exists, and this command did not"),
+        (layers, ["--out=."], "layers.csv' exists; --overwrite"),
+        (models, ["resnet_50", "--out=."], "csv' exists; --overwrite"),
+        (device_program, ["--out=."], "json' exists; --overwrite"),
         (tables, ["14"], "unknown table '14'"),
     ],
 )
 def test_mistake_is_one_line(program, words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for name in ("models.csv", "device.json"):
+    for name in ("layers.csv", "models.csv", "device.json"):
         (tmp_path / name).write_text("mine")
     status = command_line.main(program.COMMAND, words)
     assert assert_refused(status, message, capsys) == ""

@@ -22,14 +22,17 @@ lambdanet convert: *=lambda_resnet26t revision out class_map
 lambdanet recipe: * set
 lambdanet train: recipe model_dir data_dir max_bad_records backend distribute=tpu class_map tpu save_every \
     steps_per_execution accept_new_data callback deterministic set
-lambdanet evaluate: model_dir data_dir max_bad_records backend split out flip window overlap
-lambdanet export: out model_dir data_dir format=onnx opset any_size batch_size calibrate
-lambdanet export: out model weights class_names format=onnx opset any_size batch_size
-lambdanet export: out model weights class_names format=litert_int8_full calibration batch_size
-lambdanet explain: * out saved_model layers top
-lambdanet explain: * out model_dir layers top
-lambdanet explain: * out model weights layers top
-lambdanet predict: * saved_model out top window overlap
+lambdanet evaluate: model_dir data_dir max_bad_records backend split out flip window overlap \
+    overwrite
+lambdanet export: out model_dir data_dir format=onnx opset any_size batch_size calibrate \
+    overwrite
+lambdanet export: out model weights class_names format=onnx opset any_size batch_size overwrite
+lambdanet export: out model weights class_names format=litert_int8_full calibration batch_size \
+    overwrite
+lambdanet explain: * out saved_model layers top overwrite
+lambdanet explain: * out model_dir layers top overwrite
+lambdanet explain: * out model weights layers top overwrite
+lambdanet predict: * saved_model out top window overlap overwrite
 lambdanet predict-many: * saved_model out format=csv top split data_dir batch_size shard_size \
     max_bad_records num_workers beam_options
 lambdanet pseudo-label: data saved_model out min_confidence per_class label_mode seed split data_dir \
@@ -40,20 +43,22 @@ lambdanet tpu-check: model=a:b topology mode batch_size model_parallel=2 backend
 lambdanet tpu-check: experiment topology mode batch_size backend=tensorflow fit set top json cache
 lambdanet tpu-check: list_topologies
 python -m lambdanet.detection.check: annotations images num_classes masks
-python -m lambdanet.detection.evaluate: saved_model annotations images out
-python -m lambdanet.detection.export: model_dir out checkpoint input_size annotations experiment
-python -m lambdanet.detection.predict: * saved_model out min_confidence
+python -m lambdanet.detection.evaluate: saved_model annotations images out overwrite
+python -m lambdanet.detection.export: model_dir out checkpoint input_size annotations experiment \
+    overwrite
+python -m lambdanet.detection.predict: * saved_model out min_confidence overwrite
 python -m lambdanet.detection.shapes: out train val seed
 python -m lambdanet.detection.train: experiment mode=train model_dir config_file params_override tpu \
     tf_data_service enable_async_checkpointing
 python -m benchmarks.layers: maps scopes passes contenders repeats max_seconds dtype threads peers \
-    peers_python out
-python -m benchmarks.models: * passes batch_size repeats max_seconds dtype threads peers peers_python out
+    peers_python out overwrite
+python -m benchmarks.models: * passes batch_size repeats max_seconds dtype threads peers peers_python out \
+    overwrite
 python -m benchmarks.rates: maps repeats out
 python -m benchmarks.tables: * format
 python -m benchmarks.tpu_speeds: table rows format=csv
 python -m benchmarks.tpu_speeds: rows format=csv chips
-python -m benchmarks.device: out parts minutes
+python -m benchmarks.device: out parts minutes overwrite
 """
 # What lacks another flag.
 LACKING = """
@@ -61,6 +66,8 @@ lambdanet convert: *=lambda_resnet26t as_published
 lambdanet recipe: set
 lambdanet evaluate: model_dir overlap
 lambdanet predict: * saved_model overlap
+lambdanet evaluate: model_dir overwrite
+lambdanet predict: * saved_model overwrite
 lambdanet export: out
 lambdanet export: out model
 lambdanet export: out model_dir opset

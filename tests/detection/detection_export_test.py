@@ -3,7 +3,6 @@
 
 import json
 import os
-import re
 
 import numpy as np
 import pytest
@@ -262,9 +261,11 @@ def test_predict_refuses(exported, shapes, tmp_path):
         with refused(message):
             prediction.predict(tmp_path / model, [image], tmp_path / "out", least)
     assert os.listdir(tmp_path) == ["other"]
-    (tmp_path / "predictions.json").write_text('{"images": [], "annotations": []}')
-    with refused("predictions.json' exists, and this command did not write it"):
-        prediction.predict(exported, [image], tmp_path)
+    for name in ("000001_prediction.png", "predictions.json"):
+        (tmp_path / name).touch()
+        with refused(f"{name}' exists; --overwrite replaces it"):
+            prediction.predict(tmp_path / "nothing", [image], tmp_path)
+        (tmp_path / name).unlink()
 
 
 def test_predict_program_writes_drawings_and_coco_json(
@@ -280,8 +281,9 @@ def test_predict_program_writes_drawings_and_coco_json(
     (folder / "notes.txt").write_text("not an image")
     out = tmp_path / "out"
     words = [f"--saved_model={exported}", f"--out={out}", "--min_confidence=0"]
-    for _ in range(2):  # replaces its own files
-        assert command_line.main(predict.COMMAND, [*words, str(folder)]) == 1
+    for flag in ([], ["--overwrite"]):
+        status = command_line.main(predict.COMMAND, [*words, *flag, str(folder)])
+        assert status == 1
         shown = capsys.readouterr()
     assert f"{folder}/line\\nbreak.png\n" in shown.out
     left_out, skipped, end = shown.err.splitlines()
@@ -324,9 +326,13 @@ def test_evaluate_program_prints_the_table(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["AP", "box", "mask"]
     assert {len(line.split()) for line in lines[1:]} == {13}
-    assert re.match(coco_table.RESULTS, out.read_bytes())  # a second run may replace it
     status = command_line.main(evaluate.COMMAND, [*words, f"--out={annotations}"])
-    assert_refused(status, "val.json' exists, and this command did not", capsys)
+    assert_refused(status, "val.json' exists; --overwrite replaces it", capsys)
+    before = out.read_bytes()
+    out.write_text("other")
+    words += [f"--out={out}", "--overwrite"]
+    assert command_line.main(evaluate.COMMAND, words) == 0
+    assert out.read_bytes() == before
     results = COCO(annotations).loadRes(str(out))  # the reader of COCO's own programs
     assert results.getAnnIds()
 

@@ -141,7 +141,10 @@ def test_a_network_without_maps_has_grad_cam_alone(folder, tmp_path):
     model = keras.Model(inputs, keras.layers.Dense(2)(x))
     export_saved_model(model, tmp_path / "gray", 16, [0.5], [0.25], ["cat", "dog"])
     words = [f"--saved_model={tmp_path / 'gray'}", f"--out={tmp_path / 'out'}"]
-    assert cli.main(["explain", *words, str(folder / "noise.png")]) == 0
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/noise.html").write_text("old")
+    words += ["--overwrite", str(folder / "noise.png")]
+    assert cli.main(["explain", *words]) == 0
     data = data_of(tmp_path / "out" / "noise.html")
     assert data["layers"] == []
     assert (data["evidence"]["height"], data["evidence"]["width"]) == (4, 4)

@@ -163,11 +163,9 @@ def test_other_split_with_class_table(run, tmp_path, capsys):
         assert all("digits-train" in row["image"] for row in csv.DictReader(file))
     with refused("classes.csv' cannot be written"):
         evaluate(run, split=split, out=out / "classes.csv")
-    # Replaces its own files.
-    evaluate(run, split="train[:99]", out=out)
-    (out / "wrong.csv").write_text("class,mine\n")
-    with refused("wrong.csv' exists, and this command did not write it"):
-        evaluate(run, split=split, out=out)
+    (out / "wrong.csv").write_text("mine\n")
+    evaluate(run, split="train[:99]", out=out, overwrite=True)
+    assert (out / "wrong.csv").read_text() != "mine\n"
 
 
 @pytest.mark.slow

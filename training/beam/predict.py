@@ -295,7 +295,7 @@ class Predict(beam.DoFn):
             else:
                 found = outputs.describe(row, self.top)
                 results.append({"image": name, **found})
-        text = TABLES[f".{self.format}"].write(results, outputs)
+        text = TABLES[f".{self.format}"](results, outputs)
         write_output(path, text.encode(errors="backslashreplace"))
 
     def _encode(self, predictions: Sequence[Prediction]) -> Iterator[bytes]:

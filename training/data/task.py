@@ -10,7 +10,7 @@ A step of training on JAX needs no TensorFlow, so tasks import it where they rea
 Keras, so losses and metrics are in a module of their own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -50,15 +50,15 @@ class Task(Protocol):
       recipe: the recipe, with the number of classes.
       best: the metric of which the best epoch has the most.
       any_size: whether its networks take pictures of any size, which `evaluate` reads whole, one by one.
-      FILES: the files of an evaluation, each with its beginning.
       outputs_type: the class of what its exports return, predict and draw.
+      FILES: the names of the files of an evaluation.
     """
 
     recipe: Recipe
     best: str
     any_size: ClassVar[bool] = False
-    FILES: ClassVar[dict[str, bytes]]
     outputs_type: ClassVar[type[TaskOutputs]] = TaskOutputs
+    FILES: ClassVar[Sequence[str]]
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe

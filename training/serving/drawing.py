@@ -11,13 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from lambdanet.core.errors import escape_unprintable
-from lambdanet.core.files import (
-    MARKED_PNG,
-    check_replaceable,
-    local_path,
-    writable_dir,
-    write_output,
-)
+from lambdanet.core.files import check_new, local_path, write_output
 
 # All in pixels.
 PANEL = 320
@@ -41,25 +35,29 @@ def percent(probability: float) -> str:
 
 
 def picture_paths(
-    images: Sequence[str], out: str | Path, suffix: str = "_prediction"
+    images: Sequence[str],
+    out: str | Path,
+    overwrite: bool = False,
+    suffix: str = "_prediction",
 ) -> list[str]:
-    """Creates a folder for drawings and chooses a file in it for each image.
+    """Chooses a file for the drawing of each image.
 
     Two images with the same name get `NAME_prediction.png` and `NAME_prediction_2.png`, and none of the
     images is overwritten.
 
     Args:
       images: the paths of the images.
-      out: the folder.
+      out: the folder for the drawings.
+      overwrite: whether they may replace files.
       suffix: what follows the name of an image in that of its drawing.
 
     Returns:
       A path per image.
 
     Raises:
-      InputError: a chosen file exists and was not written by `save_picture`, or the folder cannot be made.
+      InputError: a chosen file exists.
     """
-    folder = os.fspath(writable_dir(local_path(out, "out")))
+    folder = local_path(out, "out")
     taken = {os.path.realpath(path).casefold() for path in images}
     chosen = []
     for image in images:
@@ -70,7 +68,7 @@ def picture_paths(
         while os.path.realpath(picture).casefold() in taken:
             number += 1
             picture = f"{stem}_{number}.png"
-        check_replaceable(picture, MARKED_PNG)
+        check_new(picture, overwrite)
         taken.add(os.path.realpath(picture).casefold())
         chosen.append(picture)
     return chosen

@@ -31,6 +31,7 @@ from lambdanet.training.data import class_names as classes
 from lambdanet.training.serving import trained_weights
 from lambdanet.training.serving.saved_model import (
     CLASS_NAMES,
+    FILES,
     NETWORK,
     PictureModule,
 )
@@ -72,6 +73,7 @@ def export(
     data_dir: str | None = None,
     options: Options = SAVED_MODEL,
     calibrate: bool = False,
+    overwrite: bool = False,
 ) -> Any:
     """Exports the model trained in `model_dir`: to a SavedModel, or for LiteRT or ONNX.
 
@@ -82,13 +84,14 @@ def export(
 
     Args:
       model_dir: a folder written by `lambdanet train`, with at least one checkpoint.
-      out: the folder to write, which must not exist or be empty.
+      out: the folder to write, which must not exist or be empty, unless `overwrite`.
       data_dir: the `data_dir` of training, the default. For a SavedModel it is needed only if `model_dir`
         lacks the class names, or to calibrate on pictures in another place; for runtimes, it must have the
         pictures.
       options: the form of the export.
       calibrate: whether to divide the logits by a temperature, as `trained_weights.load_run` does. For
         runtimes it is written as `temperature.txt`.
+      overwrite: whether an export in `out` is replaced.
 
     Returns:
       The comparison with Keras, a `comparison.Parity`; for a SavedModel, None.
@@ -107,7 +110,7 @@ def export(
     from lambdanet.training.evaluate import open_split
     from lambdanet.training.run import model_dir as model_dirs
 
-    _check(out, options)
+    _check(out, options, overwrite)
     is_needed = calibrate or not model_dirs.class_names(model_dir)
     if options == SAVED_MODEL and data_dir is not None and not is_needed:
         accepted = "left out, as the run has its class names"
@@ -138,15 +141,17 @@ def export_weights(
     class_names: str | Path | None = None,
     options: Options = SAVED_MODEL,
     calibration: str | Path | None = None,
+    overwrite: bool = False,
 ) -> Any:
     """Exports a model of the zoo with trained weights; one of a runtime is compared on random pictures.
 
     Args:
       model_name, weights, class_names: as for `trained_weights.build_classifier`, with its errors.
-      out: the folder to write, which must not exist or be empty.
+      out: the folder to write, which must not exist or be empty, unless `overwrite`.
       options: the form of the export.
       calibration: a folder of pictures such as the model is for, for the format "litert_int8_full": it is
         calibrated on half of them, and compared on the others.
+      overwrite: whether an export in `out` is replaced.
 
     Returns:
       As `export`.
@@ -159,14 +164,16 @@ def export_weights(
       >>> export_weights("lambda_resnet50ts", "imagenet", "exported")
       >>> export_weights("lambda_resnet50ts", "imagenet", "onnx", options=Options("onnx")).num_equal
     """
-    _check(out, options)
+    _check(out, options, overwrite)
+    if options != SAVED_MODEL:
+        # Here, so that a SavedModel does not need it.
+        from lambdanet.training.serving import comparison, export_runtimes
+
+        export_runtimes.check_calibration(options.format, calibration)
     trained = trained_weights.build_classifier(model_name, weights, class_names)
     if options == SAVED_MODEL:
         _save(trained, out)
         return None
-
-    from lambdanet.training.serving import comparison, export_runtimes
-
     pictures = None
     if calibration is not None:
         pictures = comparison.folder_pictures(calibration, trained.preprocessing)
@@ -182,6 +189,7 @@ def export_saved_model(
     class_names: Sequence[str],
     crop_fraction: float = 1.0,
     interpolation: str = BILINEAR,
+    overwrite: bool = False,
 ) -> str:
     """Writes a Keras classifier as a SavedModel that takes raw pictures.
 
@@ -194,13 +202,14 @@ def export_saved_model(
     Args:
       model: a Keras model from normalized float32 images [b, input_size, input_size, c] to logits
         [b, num_classes] (not probabilities).
-      out: the folder to write, which must not exist or be empty.
+      out: the folder to write, which must not exist or be empty, unless `overwrite`.
       input_size: the side of the model's images, in pixels.
       mean: the mean per channel, of pixels in 0..1; a single value makes pictures gray.
       std: the standard deviation per channel, of pixels in 0..1.
       class_names: one name per class, in the order of the logits.
       crop_fraction: the fraction of the picture's shorter side in the central crop.
       interpolation: "bilinear", or "bicubic" as in Pillow and timm.
+      overwrite: whether a SavedModel in `out` is replaced.
 
     Returns:
       The path of the SavedModel.
@@ -213,7 +222,7 @@ def export_saved_model(
       >>> model = lambdanet.create_model("lambda_resnet_tiny", num_classes=2)
       >>> export_saved_model(model, "exported", 32, [0.5] * 3, [0.5] * 3, ["cat", "dog"])
     """
-    _check(out, SAVED_MODEL)
+    _check(out, SAVED_MODEL, overwrite)
     check_classifier(model, class_names)
     preprocessing = Preprocessing(
         input_size, tuple(mean), tuple(std), crop_fraction, interpolation
@@ -221,16 +230,16 @@ def export_saved_model(
     return _save(TrainedModel(model, preprocessing, list(class_names)), out)
 
 
-def _check(out: str | Path, options: Options) -> None:
-    """Raises `InputError` for a folder with something in it, or options that a format does not have."""
+def _check(out: str | Path, options: Options, overwrite: bool) -> None:
+    """Raises `InputError` for a folder that may not be written, or options that a format does not have."""
     if options != SAVED_MODEL:
         # Here, so that a SavedModel does not need the packages of training.
         from lambdanet.training.serving import export_runtimes
 
         export_runtimes.check_options(options)
-        check_output_dir(out)
+        export_runtimes.check_out(out, options.format, overwrite)
         return
-    check_output_dir(out, accepts_remote=True)
+    check_output_dir(out, True, FILES, overwrite)
     # TensorFlow cannot load from such a path.
     if any(sign in absolute(out) for sign in "*?["):
         raise invalid(

@@ -36,6 +36,8 @@ from lambdanet.training.serving.export import (
 from lambdanet.training.serving.saved_model import Outputs
 from lambdanet.training.serving.trained_weights import TrainedModel
 
+CLASSES = "class_names.txt"
+THRESHOLDS = "thresholds.txt"  # in the order of the classes
 TEMPERATURE = "temperature.txt"
 # Largest difference of float32 logits, relative to their standard deviation.
 TOLERANCE = 1e-3
@@ -107,10 +109,7 @@ def write(
     check_options(options)
     format = options.format
     chosen = FORMATS[format]
-    if (calibration is not None) != chosen.calibrated:
-        accepted = "pictures to calibrate on" if chosen.calibrated else "left out"
-        given = calibration and calibration.name
-        raise invalid("calibration", f"{accepted} for the format {format!r}", given)
+    check_calibration(format, calibration and calibration.name)
     model = trained.model
     check_classifier(model, trained.class_names)
     pre = trained.preprocessing
@@ -162,7 +161,7 @@ def write(
                 f"model {model.name!r} cannot be written as {format}: {found}"
             )
     Path(out, chosen.file).write_bytes(content)
-    write_names(Path(out, "class_names.txt"), trained.class_names)
+    write_names(Path(out, CLASSES), trained.class_names)
     for name, values in outputs.settings.items():
         write_names(Path(out, f"{name}.txt"), [f"{x:g}" for x in values])
     if trained.temperature != 1:
@@ -178,6 +177,20 @@ def _of_any_size(model: keras.Model, examples: np.ndarray) -> keras.Model:
     copy.set_weights(model.get_weights())
     copy(tf.cast(examples[:1, ..., :channels], tf.float32))
     return copy
+
+
+def check_out(out: str | Path, format: str, overwrite: bool) -> None:
+    """Raises `InputError` for a folder that may not be written."""
+    names = (FORMATS[format].file, CLASSES, THRESHOLDS, TEMPERATURE)
+    files.check_output_dir(out, files=names, overwrite=overwrite)
+
+
+def check_calibration(format: str, pictures: str | Path | None) -> None:
+    """Raises `InputError` for pictures, by their name, that a format does not take, or that it lacks."""
+    is_given = pictures is not None
+    if is_given != FORMATS[format].calibrated:
+        accepted = "left out" if is_given else "pictures to calibrate on"
+        raise invalid("calibration", f"{accepted} for the format {format!r}", pictures)
 
 
 def check_options(options: Options) -> None:

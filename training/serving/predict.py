@@ -5,12 +5,12 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lambdanet.core import text_table
 from lambdanet.core.errors import InputError, check_count, escape_unprintable, invalid
 from lambdanet.core.files import (
-    check_replaceable,
+    check_new,
     local_path,
     writable_dir,
     write_output,
@@ -32,6 +32,7 @@ def predict(
     top: int = 5,
     window: int = 0,
     overlap: int = 64,
+    overwrite: bool = False,
 ) -> list[Result]:
     """Prints the top classes of each image, and draws them or writes them to a table.
 
@@ -42,11 +43,12 @@ def predict(
       saved_model: a folder written by `lambdanet export`.
       images: image files in any format that Pillow reads, and folders of them.
       out: a folder for the drawn predictions, `NAME_prediction.png`; or a file to write instead of printing:
-        .csv (a row per image and class) or .jsonl (a line per image); default: none. Replaces only its own.
+        .csv (a row per image and class) or .jsonl (a line per image); default: none.
         For masks, a folder for `NAME_mask.png`, with the numbers of the classes, and `NAME_overlay.png`, the
         image under their colors.
       top: the number of classes per image, at most all of them.
       window, overlap: the windows in which large images are read, for masks, as of `evaluate`.
+      overwrite: whether files that exist are replaced.
 
     Returns:
       A dict per image with `image`, `top` (pairs of name and probability in descending order), `picture`
@@ -55,7 +57,7 @@ def predict(
 
     Raises:
       InputError: no image can be read, `saved_model` is not an exported classifier, `top` is less than 1, or
-        `out` has another ending, is a file that `predict` did not write, or cannot be written.
+        `out` has another ending, or a file exists or cannot be written.
 
     Example:
       >>> predict("exported/digits", ["seven.png"], out="predictions", top=3)
@@ -65,7 +67,7 @@ def predict(
     file = local_path(out or "", "out")
     table = TABLES.get(file.suffix.lower())
     if table:
-        check_replaceable(file, table.beginning)
+        check_new(file, overwrite)
     elif file.suffix and not file.is_dir():
         accepted = f"a folder, or a file that ends in {' or '.join(TABLES)}"
         raise invalid("out", accepted, str(out))
@@ -84,11 +86,13 @@ def predict(
 
         check_windows(window, overlap)
     drawings: Sequence[Sequence[str]] = [()] * len(paths)
-    if table:
-        writable_dir(file.parent)
-    elif out is not None:
-        chosen = [picture_paths(paths, out, suffix) for suffix in outputs.suffixes]
+    if out is not None and not table:
+        chosen = [
+            picture_paths(paths, out, overwrite, suffix) for suffix in outputs.suffixes
+        ]
         drawings = list(zip(*chosen, strict=True))
+    if out is not None:
+        writable_dir(file.parent if table else file)
 
     def find(path: str) -> tuple[Any, Result]:
         found = outputs.find(exported.signatures, path, window, overlap)
@@ -115,7 +119,7 @@ def predict(
             print(f"  drawn in {escape_unprintable(picture)}")
         results.append({"image": path, "picture": picture, **result})
     if table:
-        text = table.write(results, outputs)
+        text = table(results, outputs)
         write_output(file, text.encode(errors="backslashreplace"))
         count = sum("error" not in result for result in results)
         print(f"wrote the predictions of {count} images to {out}")
@@ -146,17 +150,8 @@ def _json_lines(results: Sequence[Result], outputs: Any) -> str:
     return "".join(lines)
 
 
-class Table(NamedTuple):
-    """A format of tables of predictions."""
-
-    write: Callable[[Sequence[Result], Any], str]  # results -> the text of a file
-    beginning: bytes  # a pattern of the beginning of its files
-
-
-TABLES = {
-    ".csv": Table(_csv, rb"image,rank,class,probability[,\n]"),
-    ".jsonl": Table(
-        _json_lines,
-        rb'\{"image": "[^\n]*", ("classes": \[[^\n]*\], "probabilities": \[|"error": ")',
-    ),
+# By the ending of a file, the function that returns its text.
+TABLES: dict[str, Callable[[Sequence[Result], Any], str]] = {
+    ".csv": _csv,
+    ".jsonl": _json_lines,
 }

@@ -18,6 +18,8 @@ from lambdanet.training.data.task_outputs import Record
 # preprocessing of the network, whose weights are the first `model_variables`.
 CLASS_NAMES = "class_names.txt"
 NETWORK = "assets.extra/network.json"
+# What TensorFlow and an export write in that folder.
+FILES = ("saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra")
 
 Outputs = dict[str, tf.Tensor]  # of a signature
 

@@ -3,13 +3,13 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from lambdanet.core import text_table
 from lambdanet.core.errors import invalid
-from lambdanet.core.files import MARKED_PNG, write_output
+from lambdanet.core.files import write_output
 from lambdanet.training.calibration import expected_calibration_error
 from lambdanet.training.data.task import Evaluation, Task
 from lambdanet.training.data.task_outputs import Result, TaskOutputs
@@ -84,13 +84,7 @@ class Classification(Task):
     """Images with the number of their class, softmax, and accuracy."""
 
     best = "accuracy"
-    outputs_type = ClassOutputs
-    FILES: ClassVar[dict[str, bytes]] = {
-        "classes.csv": b"class,name,precision,",
-        "wrong.csv": b"image,class,predicted",
-        "confusion.png": MARKED_PNG,
-        "reliability.png": MARKED_PNG,
-    }
+    FILES = ("classes.csv", "wrong.csv", "confusion.png", "reliability.png")
 
     def open_source(self, data_dir: str | None) -> Any:
         # Here: TFDS and pyarrow take seconds to import.

@@ -8,7 +8,7 @@ NaN where that is unknown, which counts in no loss and no metric. Mixed images h
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -47,11 +47,7 @@ class Multilabel(Task):
     """Images with any number of classes, sigmoid, and mean average precision."""
 
     best = "average_precision"
-    outputs_type = MultilabelOutputs
-    FILES: ClassVar[dict[str, bytes]] = {
-        "classes.csv": b"class,name,average_precision,",
-        "wrong.csv": b"image,missed,wrong",
-    }
+    FILES = ("classes.csv", "wrong.csv")
 
     def open_source(self, data_dir: str | None) -> Any:
         if self.recipe.labels:

@@ -6,7 +6,7 @@ A label is the mask of an image, uint8 [h, w]. Pixels of 255 have no class, and 
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -84,7 +84,7 @@ class Segmentation(Task):
     best = "mean_iou"
     outputs_type = MaskOutputs
     any_size = True
-    FILES: ClassVar[dict[str, bytes]] = {"classes.csv": b"class,name,iou,"}
+    FILES = ("classes.csv",)
 
     def build(self, arguments: dict[str, Any]) -> Any:
         from lambdanet.models import deeplab, names, zoo

