@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resolves flags to the configuration of an experiment, and checks it before a run."""
 
+import codecs
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
@@ -98,6 +99,11 @@ def check_experiment(params: ExperimentConfig, mode: str) -> None:
             annotations.check_annotations(
                 task.annotation_file, num_classes=task.model.num_classes, masks=masks
             )
+            with tf.io.gfile.GFile(task.annotation_file, "rb") as file:
+                begin = file.read(len(codecs.BOM_UTF8))
+            if begin == codecs.BOM_UTF8:  # which pycocotools does not read
+                accepted = "JSON in UTF-8 without a byte order mark"
+                raise invalid("task.annotation_file", accepted, task.annotation_file)
         elif masks and task.validation_data.num_examples <= 0:
             accepted = "the annotation file of the validation data"
             hint = "with task.validation_data.num_examples it is generated from the records"

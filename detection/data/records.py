@@ -8,12 +8,11 @@ EXIF orientation.
 
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
-from lambdanet.core.errors import InputError, invalid
+from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.detection.model_garden import (
     classification_input,
     hyperparams,
@@ -38,6 +37,8 @@ CORNER_TOLERANCE = 1e-3
 TEXTS = {
     name: tf.io.FixedLenFeature((), tf.string, "") for name in (ENCODED, SOURCE_ID)
 }
+# Around the message of a check, in that of TensorFlow's exception.
+MARK = "@@"
 RECORDS_CHECKED = 10  # per file, before the model is built
 ACCEPTED = "tf.Examples as Model Garden's create_coco_tf_record writes them"
 
@@ -105,17 +106,15 @@ def check_first_records(
                 texts = map(bytes.decode, found[NAMES].bytes_list.value)
                 names |= zip(found[LABELS].int64_list.value, texts, strict=False)
         except tf.errors.OpError as error:
-            raise as_input_error(error) or InputError(
-                f"records of {file!r} must be {ACCEPTED}"
-            ) from None
+            failed = as_input_error(error)
+            if failed is None:
+                failed = InputError(f"records of {file!r} must be {ACCEPTED}")
+            raise failed from None
         try:
             for _ in first.map(_parse_image, num_parallel_calls=tf.data.AUTOTUNE):
                 pass
         except tf.errors.OpError as error:
-            reason = (
-                as_input_error(error)
-                or error.message.partition("\n")[0].rpartition("}} ")[2]
-            )
+            reason = as_input_error(error) or one_line(error)
             raise InputError(
                 f"{file!r} has an image that cannot be used: {reason}"
             ) from None
@@ -133,12 +132,8 @@ def as_input_error(error: Exception) -> InputError | None:
     Returns:
       An `InputError` with the message of the check alone, or None.
     """
-    found = re.search(
-        r"assertion failed: \[((record \d+ of|image ).*?)\]\s*(\[\[|\{\{|$)",
-        str(error),
-        re.S,
-    )
-    return InputError(found[1]) if found else None
+    parts = str(error).split(MARK)
+    return InputError(parts[1]) if len(parts) > 1 else None
 
 
 @contextlib.contextmanager
@@ -194,7 +189,7 @@ def decode_image(record: Mapping[str, tf.Tensor]) -> tf.Tensor:
     ]
     parts += [" as in the upright file, got ", annotated[0], "x", annotated[1]]
     fits = tf.reduce_all((annotated == size) | (annotated < 0))
-    with tf.control_dependencies([tf.debugging.Assert(fits, [_join(parts)])]):
+    with tf.control_dependencies([_require(fits, parts)]):
         return tf.identity(image)
 
 
@@ -218,13 +213,15 @@ def _check_record(
     }
     example = tf.io.parse_single_example(record, features)
     problem = _find_problem(example, num_classes, masks)
-    message = _join(
-        ["record ", number, " of ", file, " (image ", example[SOURCE_ID], ") ", problem]
-    )
-    with tf.control_dependencies(
-        [tf.debugging.Assert(tf.equal(problem, ""), [message])]
-    ):
+    place = ["record ", number, " of ", file, " (image ", example[SOURCE_ID], ") "]
+    is_good = tf.equal(problem, "")
+    with tf.control_dependencies([_require(is_good, [*place, problem])]):
         return tf.identity(record)
+
+
+def _require(condition: tf.Tensor, message: Sequence[str | tf.Tensor]) -> tf.Operation:
+    """Returns an operation that fails with a message unless the condition is true."""
+    return tf.debugging.Assert(condition, [_join([MARK, *message, MARK])])
 
 
 def _find_problem(

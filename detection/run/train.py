@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains and evaluates the detector of an experiment."""
 
-import json
 from typing import Any
 
 import tensorflow as tf
@@ -82,10 +81,10 @@ def run_experiment(
             enable_async_checkpointing=async_checkpoints,
         )
     except tf.errors.OpError as error:
-        raise records.as_input_error(error) or error from None
-    except json.JSONDecodeError as error:  # pycocotools reads no byte order mark
-        accepted = "JSON in UTF-8 without a byte order mark"
-        raise invalid("task.annotation_file", accepted, error.msg) from None
+        failed = records.as_input_error(error)
+        if failed is None:
+            raise
+        raise failed from None
 
 
 class _Controller(orbit.Controller):

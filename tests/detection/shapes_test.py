@@ -130,12 +130,16 @@ def test_config_file_names_the_files(dataset, tmp_path):
         dataset, "annotations", "instances_val.json"
     )
     resolve.check_experiment(params, "eval")
-    content = json.loads(Path(task.annotation_file).read_text())
+    text = Path(task.annotation_file).read_text()
+    swapped = tmp_path / "swapped.json"
+    swapped.write_text(text, encoding="utf-8-sig")
+    task.annotation_file = str(swapped)
+    with refused("annotation_file must be JSON in UTF-8 without a byte order mark"):
+        resolve.check_experiment(params, "eval")
+    content = json.loads(text)
     for category in content["categories"]:
         category["id"] = NUM_CLASSES - category["id"]
-    swapped = tmp_path / "swapped.json"
     swapped.write_text(json.dumps(content))
-    task.annotation_file = str(swapped)
     message = "swapped.json must be 'disc', as in task.validation_data, got 'ring'"
     with refused(message):
         resolve.check_experiment(params, "eval")

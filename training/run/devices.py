@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 import socket
 import sys
 import time
@@ -79,8 +78,7 @@ class Devices:
         except self._worker_lost() as error:
             if self.workers == 1:
                 raise
-            found = re.search(r"aborted by: (.*)", str(error))
-            reason = found[1].strip() if found else type(error).__name__
+            reason = one_line(error)[:160]
             self._leave()
             raise Preempted(
                 f"worker {self.worker} of {self.workers} stopped because another one was lost ({reason}); "
@@ -205,7 +203,13 @@ class JaxDevices(Devices):
 
     def _leave(self) -> None:
         # At its exit, JAX would wait a minute for the others, and abort.
-        atexit.register(lambda: (sys.stdout.flush(), sys.stderr.flush(), os._exit(75)))
+        atexit.register(_exit_at_once)
+
+
+def _exit_at_once() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(75)
 
 
 ONE_DEVICE = Devices()
@@ -347,7 +351,7 @@ def _tpu(name: str) -> tf.distribute.Strategy:
             socket.create_connection((host, int(port)), timeout=10).close()
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    # Of TensorFlow, of the client of Google Cloud, of the network.
+    # Errors of TensorFlow, of the client of Google Cloud, and of the network.
     except Exception as error:
         accepted = "local on a TPU VM with tensorflow-tpu, the name of a TPU in Google Cloud, or grpc://HOST:PORT"
         raise invalid(
