@@ -130,20 +130,6 @@ class SkippedSteps(keras.callbacks.Callback):
             logs["skipped_steps"] = float(skipped)
 
 
-class Dashboard(keras.callbacks.TensorBoard):
-    """The TensorBoard callback of Keras, with a curve for the accuracy of averaged weights, if any."""
-
-    def __init__(self, folder: Path, averaged: bool):
-        super().__init__(str(folder), write_graph=False, profile_batch=0)
-        self._averaged = averaged
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        logs = dict(logs or {})
-        if self._averaged and "val_accuracy" in logs:
-            logs["ema_accuracy"] = logs["val_accuracy"]
-        super().on_epoch_end(epoch, logs)
-
-
 def show_pictures(folder: Path, recipe: Recipe, images: Sequence[tf.Tensor]) -> None:
     """Writes the first 16 of pictures, float32 [h, w, c], for TensorBoard, without their normalization."""
     if len(images) == 0:

@@ -63,7 +63,6 @@ from lambdanet.training.run.checkpoints import (
 from lambdanet.training.run.devices import Devices, create_devices
 from lambdanet.training.run.logs import (
     MAX_PICTURES,
-    Dashboard,
     HistoryFile,
     SkippedSteps,
     Speed,
@@ -355,7 +354,9 @@ def create_callbacks(
     if checkpoints.devices.chief:
         files = [
             HistoryFile(path / model_dirs.HISTORY),
-            Dashboard(path / model_dirs.LOGS, averaged=recipe.ema_decay > 0),
+            keras.callbacks.TensorBoard(
+                str(path / model_dirs.LOGS), write_graph=False, profile_batch=0
+            ),
         ]
     return [
         *averages,
