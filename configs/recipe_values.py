@@ -220,7 +220,7 @@ _HINTS = {
     "warmup_epochs": "for a short run, add --set=warmup_epochs=0",
 }
 
-# Of each task the fields that it does not have, and its losses.
+# For each task, the fields that it does not have, and its losses.
 _LEFT_OUT = {
     "multilabel": ("pseudo_labels", "target_threshold"),
     "segmentation": (

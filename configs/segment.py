@@ -11,6 +11,7 @@ The pixels of a mask are the numbers of the lines of classes.txt, from 0 on; 255
 their size, and a step reads windows of them. A U-Net: --set=model=lambda_unet_2d. One GPU is enough.
 """
 
+from lambdanet.configs import imagenet_90
 from lambdanet.configs.recipe import Recipe
 
 RECIPE = Recipe(
@@ -20,8 +21,8 @@ RECIPE = Recipe(
     input_size=256,
     dataset="folder",
     eval_split="validation",
-    mean=(0.485, 0.456, 0.406),
-    std=(0.229, 0.224, 0.225),
+    mean=imagenet_90.BASE.mean,
+    std=imagenet_90.BASE.std,
     augmentation="crop_flip",
     color_jitter=0.3,
     epochs=100,

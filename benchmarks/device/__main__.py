@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import lambdanet
 from benchmarks import program
@@ -41,20 +41,29 @@ CHECKS = {
 PARTS = (*CHECKS, "layers", "models")
 DTYPES = ("bfloat16", "float32")
 LAYERS = ("layer/auto on jax", "layer/auto on torch", "peer/lucidrains", "peer/timm")
-MAPS = ("14x14x256x64", "28x28x128x64")
-SCOPE = "23"
-MODELS = ("lambda_resnet50ts", "halonet50ts", "lambda_resnet26t")
-BATCH = 64
-# On a CPU.
-SMALL_MAPS = ("8x8x16x1",)
-SMALL_SCOPE = "5"
-SMALL_MODELS = MODELS[-1:]
-SMALL_BATCH = 2
+
+
+class Workload(NamedTuple):
+    """What the parts `layers` and `models` measure, at a batch size for models."""
+
+    maps: Sequence[str]
+    scope: str
+    models: Sequence[str]
+    batch: int
+
+
+ON_GPU = Workload(
+    ("14x14x256x64", "28x28x128x64"),
+    "23",
+    ("lambda_resnet50ts", "halonet50ts", "lambda_resnet26t"),
+    64,
+)
+ON_CPU = Workload(("8x8x16x1",), "5", ("lambda_resnet26t",), 2)
 
 NAME = "benchmarks.device"
 FILE = "device.json"
 REPEATS = 5
-# Of a contender's turns in a case; a call, which may compile, is stopped after six times this.
+# The time of a contender's turns in a case; a call, which may compile, is stopped after six times this.
 TURN_SECONDS = 20.0
 MAX_SECONDS = 180  # of a row of a check
 OUT_OF_TIME = {"reason": "out of time"}
@@ -119,25 +128,23 @@ def run_part(part: str, deadline: float, is_chosen: bool) -> Iterator[Row]:
     if part in CHECKS:
         return
     reason = why_no_gpu()
-    is_small = bool(reason)
-    if is_small and not is_chosen:
+    workload = ON_CPU if reason else ON_GPU
+    if reason and not is_chosen:
         yield make_row("all", None, None, {"reason": reason})
     elif part == "layers":
-        maps, scope = (SMALL_MAPS, SMALL_SCOPE) if is_small else (MAPS, SCOPE)
-        todo = [
-            case for dtype in DTYPES for case in cases(maps, [scope], PASSES, dtype)
-        ]
+        todo = []
+        for dtype in DTYPES:
+            todo += cases(workload.maps, [workload.scope], PASSES, dtype)
         yield from compare(LAYERS, todo, deadline)
     else:
-        batch = SMALL_BATCH if is_small else BATCH
         settings = [
-            ModelCase(batch, backward, dtype)
+            ModelCase(workload.batch, backward, dtype)
             for dtype in DTYPES
             for backward in (True, False)
         ]
-        for name in SMALL_MODELS if is_small else MODELS:
-            own = (f"model/{name} on jax", f"model/{name} on torch")
-            yield from compare((*own, f"timm/{name}"), settings, deadline)
+        for name in workload.models:
+            names = (f"model/{name} on jax", f"model/{name} on torch", f"timm/{name}")
+            yield from compare(names, settings, deadline)
 
 
 def why_no_gpu() -> str:

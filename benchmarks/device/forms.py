@@ -30,7 +30,7 @@ MAPS = ("14x14x256x32", "56x56x64x8", "28x28x128x32")
 SMALL_MAPS = ("12x12x32x2",)
 # On the last map, outputs are also averaged over windows two apart, and a content lambda is added to them.
 POOLS = (1, 3)
-# Of each type, the largest error, relative to the norm. TPUs and GPUs multiply float32 with fewer bits.
+# The largest error for each type, relative to the norm. TPUs and GPUs multiply float32 with fewer bits.
 TOLERANCES = {"float32": 0.01, "bfloat16": 0.03}
 MAX_FORMS = 2  # of each kind and order, those with the shortest estimates
 CALLS = 20

@@ -31,7 +31,7 @@ PEER_PACKAGES = {
 # The prefixes of the networks of other libraries.
 MODEL_PEERS = ("timm", "timm_compiled")
 MODEL_PASSES = ("infer", "train")
-# Of the SGD in a training step.
+# The settings of SGD in a training step.
 LEARNING_RATE = 1e-3
 MOMENTUM = 0.9
 

@@ -31,7 +31,7 @@ class Budget:
     """The limits of a measurement; `InputError` for a number that is not positive."""
 
     repeats: int  # turns per contender
-    # Of a contender's turns in a case; a slow contender gets fewer turns.
+    # The time of a contender's turns in a case; a slow contender gets fewer turns.
     max_seconds: float
     threads: int  # per contender
 

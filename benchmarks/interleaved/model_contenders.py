@@ -65,7 +65,7 @@ def build(name: str, case: ModelCase) -> Run:
     network = Network.parse(name.removeprefix(PREFIX))
     with compat.dtype_policy(policy(case.dtype)):
         model = network.create()
-    # Of a model that accepts any.
+    # The input size of a model that accepts any.
     side = model.input_shape[1] or network.info().input_size
     random = np.random.default_rng(0)
     images = K.convert_to_tensor(

@@ -21,14 +21,16 @@ from benchmarks.interleaved import memory
 from benchmarks.interleaved.cases import Case, ModelCase, packages_of
 from lambdanet.core import errors
 
-# By prefix; default: `contenders`.
+# The module of contenders by the prefix of their names; default: `interleaved.contenders`.
 MODULES = {
-    "model": "model_contenders",
-    "peer": "peers",
-    "timm": "peers",
-    "timm_compiled": "peers",
+    "exports": "device.exports",
+    "forms": "device.forms",
+    "model": "interleaved.model_contenders",
+    "peer": "interleaved.peers",
+    "timm": "interleaved.peers",
+    "timm_compiled": "interleaved.peers",
+    "training": "device.training",
 }
-CHECKS = ("exports", "forms", "training")  # modules of `benchmarks.device`
 
 
 class Contender:
@@ -36,9 +38,7 @@ class Contender:
 
     def __init__(self, name: str, threads: int):
         prefix = name.partition("/")[0]
-        module = f"interleaved.{MODULES.get(prefix, 'contenders')}"
-        if prefix in CHECKS:
-            module = f"device.{prefix}"
+        module = MODULES.get(prefix, "interleaved.contenders")
         self._module = importlib.import_module(f"benchmarks.{module}")
         self._name = name
         self._run: Callable[[], object] = object

@@ -22,10 +22,10 @@ from lambdanet.training.run.start import find_initial_weights
 
 # Layers of the zoo's networks above the endpoints.
 HEAD_PREFIXES = (f"{CLASSIFIER}/", "final_conv/", "final_norm/")
-# Of the key of every variable in a checkpoint.
+# The end of the key of every variable in a checkpoint.
 VARIABLE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 SLOT = "/.OPTIMIZER_SLOT/"
-# Of variables outside the model.
+# Beginnings of the names of variables outside the model.
 TRAINER_PREFIXES = ("optimizer/", "global_step/", "save_counter/")
 
 

@@ -29,7 +29,7 @@ from lambdanet.training.serving.exported_model import load_exported_model
 
 PREDICTIONS = "predictions.json"
 
-# Of the drawing, in pixels; small images are enlarged to fit the names.
+# The drawing, in pixels; small images are enlarged to fit the names.
 MIN_SIDE = 640
 MAX_SIDE = 2000
 MASK_OPACITY = 0.45

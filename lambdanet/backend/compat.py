@@ -70,7 +70,7 @@ class VarianceScaling(keras.initializers.VarianceScaling):
         return _draw(self, shape, dtype, (self.scale / max(1, fan)) ** 0.5)
 
 
-# Of a standard normal distribution without what is beyond 2.
+# The deviation of a standard normal distribution without what is beyond 2.
 STDDEV_WITHIN_TWO = 0.87962566103423978
 
 

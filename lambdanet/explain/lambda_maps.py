@@ -4,6 +4,7 @@
 Letters as in `lambdanet.ops.reference`, with q outputs that were asked for: memory grows with q m k u.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,34 +49,15 @@ def maps(
     """
     chosen = _choose(layer.geometry, sizes(parts.queries[0])[1:-2], outputs)
     visible = _visible(layer, parts, chosen)
-    contents = []
-    positions = []
-    outside: dict[str, list[Any]] = {}
-    for index, queries in enumerate(parts.queries):
-        pooled = content_lambdas.flatten_map(layer.geometry.pool(queries))
-        pooled = at_least_float32(K.take(pooled, outputs, axis=1))  # [b, q, h, k]
+    found = []
+    for index in range(len(parts.queries)):
         past = None if state is None else state[index]
-        earlier = []
-        if layer.content:
-            content, added = _content(
-                pooled, parts.keys[index], layer.key_normalization, visible, past
-            )
-            contents.append(content)
-            earlier.append(added)
-        if layer.position is not None:
-            position, added = _position(layer, parts, index, chosen, visible, past)
-            positions.append(position)
-            earlier.append(added)
-        if past is not None:
-            found = [x for x in earlier if x is not None]
-            outside.setdefault("state", []).append(K.add_n(found))
-        if getattr(layer.position, "use_bias", False):
-            bias = K.cast(K.convert_to_tensor(layer.position.bias), pooled.dtype)
-            added = K.matmul(pooled, bias[:, K.newaxis])  # [b, q, h, 1]
-            v = parts.values[index].shape[-2]
-            outside.setdefault("position_bias", []).append(K.repeat(added, v, axis=3))
+        found.append(_maps_of_lambda(layer, parts, index, chosen, visible, past))
+    contents, positions, outside = zip(*found, strict=True)
     fields = [_joined(contents), _joined(positions)]
-    others = {name: _side_by_side(x) for name, x in outside.items()}
+    others = {}
+    for name in outside[0]:
+        others[name] = _side_by_side([outputs_of[name] for outputs_of in outside])
     dtype = at_least_float32(parts.values[0]).dtype
     shares = parts.visible_shares(layer.geometry, dtype)
     if shares is not None:
@@ -95,6 +77,43 @@ def maps(
         fields = [None if x is None else x[..., 0] for x in fields]
         values = values[:, :, :, 0]
     return *fields, values, others
+
+
+def _maps_of_lambda(
+    layer: LambdaLayer,
+    parts: Projections,
+    index: int,
+    chosen: _Chosen,
+    visible: Tensor | None,
+    past: Any,
+) -> tuple[Tensor | None, Tensor | None, dict[str, Tensor]]:
+    """Returns the content and the position map of lambda number `index`, and outputs without a map.
+
+    Returns:
+      [b, h, q, m, u] twice, or None, and by their names [b, q, h, v].
+    """
+    queries = content_lambdas.flatten_map(layer.geometry.pool(parts.queries[index]))
+    queries = at_least_float32(K.take(queries, chosen.outputs, axis=1))  # [b, q, h, k]
+    content = None
+    position = None
+    earlier = []
+    if layer.content:
+        content, added = _content(
+            queries, parts.keys[index], layer.key_normalization, visible, past
+        )
+        earlier.append(added)
+    if layer.position is not None:
+        position, added = _position(layer, parts, index, chosen, visible, past)
+        earlier.append(added)
+    outside = {}
+    if past is not None:
+        outside["state"] = K.add_n([x for x in earlier if x is not None])
+    if getattr(layer.position, "use_bias", False):
+        bias = K.cast(K.convert_to_tensor(layer.position.bias), queries.dtype)
+        added = K.matmul(queries, bias[:, K.newaxis])  # [b, q, h, 1]
+        v = parts.values[index].shape[-2]
+        outside["position_bias"] = K.repeat(added, v, axis=3)
+    return content, position, outside
 
 
 def _choose(geometry: Geometry, query_size: list[int], outputs: np.ndarray) -> _Chosen:
@@ -246,9 +265,9 @@ def _position(
     return position, added
 
 
-def _joined(by_lambda: list[Any]) -> Any:
+def _joined(by_lambda: Sequence[Any]) -> Any:
     """Joins the maps of all lambdas along the heads; None where there are none."""
-    return K.concatenate(by_lambda, axis=1) if by_lambda else None
+    return None if by_lambda[0] is None else K.concatenate(by_lambda, axis=1)
 
 
 def _side_by_side(by_lambda: list[Any]) -> Any:

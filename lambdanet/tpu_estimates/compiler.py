@@ -22,7 +22,7 @@ from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.core.files import cache_dir, write_atomic
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
-# Of a mesh.
+# The axes of a mesh.
 BATCH_AXIS = "batch"
 MODEL_AXIS = "model"
 INSTALL = "pip install 'lambdanet[tpu-check]'"

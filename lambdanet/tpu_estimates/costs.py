@@ -233,7 +233,7 @@ def _window(attributes: str) -> dict[str, list[int]]:
     settings = {}
     for name, default in defaults.items():
         text = texts.get(name, "x".join([default] * rank))
-        # Of the padding before and after an axis, "1_2", the first number.
+        # The first number of the padding before and after an axis, such as "1_2".
         settings[name] = [int(axis.split("_")[0]) for axis in text.split("x")]
     return settings
 

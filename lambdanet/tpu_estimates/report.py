@@ -21,6 +21,7 @@ _WRAPPERS = ("call", "gradient_tape", "PartitionedCall", "StatefulPartitionedCal
 # The compiler's names of weights and inputs: TensorFlow's, and JAX's, such as "state[0][12]".
 _ARGUMENTS = re.compile(r"XLA_Args|\w+(\[\d+\])+")
 _GRADIENT = re.compile(r"(?:jvp|transpose)\((.*)\)")  # JAX's name scopes of gradients
+_FIGURES = ("ms", "%", "TFLOP/s", "GB")  # the columns of `_figures`
 _COUNTED = re.compile(r"(.*?)(_\d+)?")
 UNNAMED = "unnamed"
 
@@ -308,7 +309,7 @@ def _layers(report: Report, count: int) -> str:
         [*_figures(report, cost), layer]
         for layer, cost in list(report.layers().items())[:count]
     ]
-    return text_table.render(["ms", "%", "TFLOP/s", "GB", "layer"], rows)
+    return text_table.render([*_FIGURES, "layer"], rows)
 
 
 def _costliest(report: Report, count: int) -> str:
@@ -324,9 +325,7 @@ def _costliest(report: Report, count: int) -> str:
                 cost.op_name or "-",
             ]
         )
-    return text_table.render(
-        ["ms", "%", "TFLOP/s", "GB", "times", "layer", "as", "operation"], rows
-    )
+    return text_table.render([*_FIGURES, "times", "layer", "as", "operation"], rows)
 
 
 def _figures(report: Report, cost: Cost) -> list[str]:

@@ -29,7 +29,7 @@ from lambdanet.training.run.build import build_model, build_optimizer, compile_m
 MODES = ("train", "infer")
 Layout = Mapping[str, Sequence[str | None]]
 BATCH = 128  # images per core: the paper's 1024 on 8 cores
-# Of the learning rate's schedule: the cost of a step does not depend on it.
+# The length of the learning rate's schedule, on which the cost of a step does not depend.
 _STEPS_PER_EPOCH = 1000
 
 

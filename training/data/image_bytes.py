@@ -259,9 +259,10 @@ def _find_exif(contents: tf.Tensor) -> tf.Tensor:
     size = _size(contents)
 
     def step(
-        at: tf.Tensor, _: tf.Tensor, __: tf.Tensor
+        at: tf.Tensor, begin: tf.Tensor, more: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Reads a segment; returns the begin of the next one, the begin of EXIF, and whether to continue."""
+        del begin, more
         head = tf.cast(tf.io.decode_raw(_bytes(contents, at, 4), tf.uint8), tf.int64)
         marker = tf.where(head[0] == 0xFF, head[1], 0)
         found = (marker == 0xE1) & (_bytes(contents, at + 4, 6) == b"Exif\0\0")
@@ -274,7 +275,7 @@ def _find_exif(contents: tf.Tensor) -> tf.Tensor:
 
     first = tf.constant(2, tf.int64)  # after the signature
     _, begin, _ = tf.while_loop(
-        lambda at, _, more: more & (at + 8 <= size),
+        lambda at, begin, more: more & (at + 8 <= size),
         step,
         (first, size, tf.constant(True)),
     )
@@ -293,8 +294,9 @@ def _find_exif_chunk(contents: tf.Tensor) -> tf.Tensor:
     name_at = tf.where(is_png, 4, 0)
     powers = tf.where(is_png, BIG_ENDIAN, LITTLE_ENDIAN)
 
-    def step(at: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def step(at: tf.Tensor, begin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Reads a chunk; returns the begin of the next one, and the begin of EXIF."""
+        del begin
         number = _bytes(contents, at + tf.cast(4 - name_at, tf.int64), 4)
         digits = tf.cast(tf.io.decode_raw(number, tf.uint8), tf.int64)
         length = tf.reduce_sum(digits * tf.cast(powers, tf.int64))

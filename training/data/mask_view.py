@@ -20,22 +20,22 @@ class Limits(NamedTuple):
     Attributes:
       scale: the largest factor by which the picture becomes larger or smaller.
       turn: the largest angle, in radians.
-      moves: 1 for a view at a random place, 0 for the central one.
+      shift: the largest distance of the view from the center, as a part of that to the border.
       flips: whether half of the views are flipped.
     """
 
     scale: float = 1.0
     turn: float = 0.0
-    moves: int = 0
+    shift: float = 0.0
     flips: bool = False
 
 
 LIMITS = {
     "none": Limits(),
     "flip": Limits(flips=True),
-    "padded_crop_flip": Limits(moves=1, flips=True),
-    "crop_flip": Limits(2.0, moves=1, flips=True),
-    "affine": Limits(1 + MAX_ZOOM, MAX_TURN, moves=1),
+    "padded_crop_flip": Limits(shift=1.0, flips=True),
+    "crop_flip": Limits(2.0, shift=1.0, flips=True),
+    "affine": Limits(1 + MAX_ZOOM, MAX_TURN, shift=1.0),
 }
 
 
@@ -63,8 +63,8 @@ def view(
     height, width = tf.unstack(tf.cast(tf.shape(mask), tf.float32))
     sides = tf.stack([width, height])
     free = tf.maximum(sides - size / scale, 0.0)
-    # Of whole pixels, so that a view without a scale is not interpolated.
-    shift = tf.round((sides - size + limits.moves * free * tf.stack(place)) / 2)
+    # In whole pixels, so that a view without a scale is not interpolated.
+    corner = tf.round((sides - size + limits.shift * free * tf.stack(place)) / 2)
     center = (size - 1) / 2
 
     def read(image: tf.Tensor, interpolation: str) -> tf.Tensor:
@@ -72,7 +72,7 @@ def view(
             image,
             ((sign * cosine, -sine), (sign * sine, cosine)),
             (center, center),
-            tf.unstack(shift),
+            tf.unstack(corner),
             interpolation,
             size=size,
         )

@@ -25,9 +25,9 @@ GRAY = 128
 DRAWS = 24
 
 # The policy of timm, at its largest magnitude; Model Garden's has the same shear.
-MAX_TURN = math.pi / 6  # radians
+MAX_ROTATION = math.pi / 6  # radians
 MAX_SHEAR = 0.3  # pixels per pixel
-MAX_SHIFT = 0.45  # of the size
+MAX_TRANSLATION = 0.45  # of the size
 # The change of a factor that is 1 in an unchanged image, and never below MIN_FACTOR.
 MAX_BLEND = 0.9
 MIN_FACTOR = 0.1
@@ -113,7 +113,7 @@ def timm_strength(
 ) -> Strength:
     """Returns the strength of all operations of timm at a level with a sign."""
     height, width, _ = image.shape
-    shift = MAX_SHIFT * level
+    shift = MAX_TRANSLATION * level
     return Strength(
         level,
         lambda draw: sign,
@@ -236,7 +236,7 @@ def _turn(image: tf.Tensor, strength: Strength) -> tf.Tensor:
 
 
 def _rotate(image: tf.Tensor, strength: Strength) -> tf.Tensor:
-    matrix = _rotation(strength.sign(5) * (MAX_TURN * strength.level))
+    matrix = _rotation(strength.sign(5) * (MAX_ROTATION * strength.level))
     return _warp(image, strength, matrix, _center(image))
 
 

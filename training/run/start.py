@@ -108,7 +108,7 @@ class DataRecord(NamedTuple):
     """The data of a run, and the place from which it reads them."""
 
     steps_per_epoch: int
-    # Of each split the number of pictures, and a digest of names, labels and sizes; empty: not recorded.
+    # For each split, the number of pictures, and a digest of names, labels and sizes; empty: not recorded.
     splits: dict[str, list[Any]]
     held_out: Sequence[str] = ()  # as `Source.made_from_training`
     first_step: int = 0  # the first step on these data

@@ -212,7 +212,7 @@ class MeanAveragePrecision(keras.metrics.Metric):
     ):
         super().__init__(name=name, dtype=dtype)
         self.num_classes = num_classes
-        # Of absent and present ones, by class and bin.
+        # The numbers of absent and present ones, by class and bin.
         shape = (2 * num_classes * NUM_BINS,)
         self.counts = self.add_variable(shape, initializer="zeros", name="counts")
 

@@ -115,7 +115,7 @@ class Multilabel(Task):
         self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], model_dir: Path
     ) -> Evaluation:
         logits, labels = map(np.concatenate, zip(*pairs, strict=True))
-        # Of the sigmoid, without overflow.
+        # The cross entropy of the sigmoid, without overflow.
         losses = (
             np.maximum(logits, 0) - logits * labels + np.log1p(np.exp(-abs(logits)))
         )

@@ -64,8 +64,8 @@ def test_windows_are_similarities_within_limits(augmentation):
     for values, limit, tolerance in (
         (angles, limits.turn, 0.01),
         (zooms, np.log(limits.scale), 0.01),
-        (shares[:, 0], limits.moves, 0.05),
-        (shares[:, 1], limits.moves, 0.05),
+        (shares[:, 0], limits.shift, 0.05),
+        (shares[:, 1], limits.shift, 0.05),
     ):
         assert abs(values).max() <= limit + tolerance
         assert values.min() <= tolerance - 0.9 * limit
