@@ -117,7 +117,7 @@ def benchmark_layers(
                     for case in table_cases
                     for row in comparison.run(case, names, reference)
                 ]
-                print(f"\n{report.table(found)}\n{report.summary(found)}".rstrip())
+                print(f"\n{report.table(found)}")
                 rows += found
                 if folder:
                     columns = [{**_columns(row), **about} for row in rows]

@@ -19,8 +19,6 @@ from lambdanet.backend import Tensor, device
 from lambdanet.backend.device import Device, Speed
 from lambdanet.core import command_line
 from lambdanet.core.errors import check_counts
-from lambdanet.core.files import write_output
-from lambdanet.core.text_table import to_csv
 from lambdanet.ops import convolution, products
 from lambdanet.ops.kernels import choose_fastest
 from lambdanet.ops.position_term import Form, PositionTerm, Sizes
@@ -49,9 +47,7 @@ class Timing:
     seconds: float
 
 
-def measure_rates(
-    maps: Sequence[str] = MAPS, repeats: int = 3, out: str | None = None
-) -> tuple[Speed, Speed]:
+def measure_rates(maps: Sequence[str] = MAPS, repeats: int = 3) -> tuple[Speed, Speed]:
     """Measures the forms of position lambdas, and fits the rates of this CPU to them.
 
     Takes minutes, and the machine must be idle. Prints a row per map and pass: the form that takes the least
@@ -61,7 +57,6 @@ def measure_rates(
     Args:
       maps: HEIGHTxWIDTHxCHANNELSxBATCH; default: seven from 7x7 to 64x64.
       repeats: the number of turns per form.
-      out: the CSV file for all timings; default: none.
 
     Returns:
       The rates of both passes, and those of a forward pass.
@@ -76,7 +71,6 @@ def measure_rates(
     todo = cases(maps, [str(SCOPE)], ["both", "forward"], "float32")
     results.announce("float32")
     speeds = []
-    rows: list[dict[str, Any]] = []
     here = device.DEVICES["CPU"]
     for backward, start in ((True, here.training), (False, here.inference)):
         timings = []
@@ -90,9 +84,6 @@ def measure_rates(
             print(
                 summary([timing for timing in timings if timing.case == case], fitted)
             )
-        rows += [_columns(timing, speed) for timing in timings]
-    if out is not None:
-        write_output(out, to_csv(rows))
     numbers = [
         f"{number:.2g}" for speed in speeds for number in dataclasses.astuple(speed)[:4]
     ]
@@ -197,17 +188,6 @@ def summary(timings: Sequence[Timing], fitted: Device) -> str:
         f"{case.map} {case.pass_name}: of {len(timings)} forms, {best.form} is the fastest, "
         f"{1e3 * best.seconds:.1f} ms; the choice {chosen.form} takes {ratio:.2f} times as long"
     )
-
-
-def _columns(timing: Timing, speed: Speed) -> dict[str, Any]:
-    """Returns the row of the CSV file."""
-    return {
-        "map": timing.case.map,
-        "pass": timing.case.pass_name,
-        "form": str(timing.form),
-        "milliseconds": 1e3 * timing.seconds,
-        "estimated_milliseconds": 1e3 * timing.form.seconds(timing.sizes, speed),
-    }
 
 
 COMMAND = program("benchmarks.rates", measure_rates)

@@ -67,36 +67,3 @@ def number(value: float | None, digits: int = 4) -> str:
         return "-"
     integer_digits = len(str(int(abs(value))))
     return f"{value:.{max(0, min(3, digits - integer_digits))}f}"
-
-
-def summary(rows: Sequence[Measurement]) -> str:
-    """Returns a line per pass that compares the library's own choice with the fastest other contender."""
-    lines = []
-    for name in dict.fromkeys(row.case.pass_name for row in rows):
-        timed = {r.contender: r for r in rows if r.seconds and r.case.pass_name == name}
-        forms = [contender for contender in timed if contender.startswith("position/")]
-        parts = [
-            _against(timed, "position/auto", forms, "other form"),
-            _against(timed, "layer/auto", ["peer/lucidrains", "peer/timm"], "peer"),
-        ]
-        lines += [f"{TITLES[name]}: {part}" for part in parts if part]
-    return "\n".join(lines)
-
-
-def _against(
-    timed: dict[str, Measurement], own: str, others: Sequence[str], kind: str
-) -> str:
-    """Compares a contender with the fastest of others on the same device."""
-    found = {
-        name: timed[name].milliseconds() or 0.0
-        for name in others
-        if own in timed
-        and name in timed
-        and name != own
-        and timed[name].device == timed[own].device
-    }
-    if not found:
-        return ""
-    best = min(found, key=found.__getitem__)
-    ratio = found[best] / (timed[own].milliseconds() or 0.0)
-    return f"{own} runs at {number(ratio, 3)} times the speed of {best}, the fastest {kind}"

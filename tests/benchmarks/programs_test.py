@@ -71,9 +71,7 @@ def test_mistake_is_one_line(program, words, message, tmp_path, monkeypatch, cap
 
 
 @pytest.mark.slow
-def test_rates_are_those_of_a_processor_that_keeps_to_them(
-    monkeypatch, capsys, tmp_path
-):
+def test_rates_are_those_of_a_processor_that_keeps_to_them(monkeypatch, capsys):
     """Times that are exactly the estimates by known rates give these rates, as a setting."""
     true = device.Speed(3e10, 9e8, 4e9, 5e10)
 
@@ -90,9 +88,8 @@ def test_rates_are_those_of_a_processor_that_keeps_to_them(
         ]
 
     monkeypatch.setattr(rates, "measure_case", measure)
-    file = tmp_path / "rates.csv"
     maps = "--maps=14x14x64x2,28x28x64x2,40x40x64x1"
-    assert command_line.main(rates.COMMAND, [maps, f"--out={file}"]) == 0
+    assert command_line.main(rates.COMMAND, [maps]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     name, _, setting = last.removeprefix("export ").partition("=")
     monkeypatch.setenv(name, setting)
@@ -100,8 +97,3 @@ def test_rates_are_those_of_a_processor_that_keeps_to_them(
     _, fitted = device.cpu_speeds()
     numbers = dataclasses.astuple(fitted)[:4]
     assert numbers == pytest.approx(dataclasses.astuple(true)[:4], rel=0.05)
-    rows = list(csv.DictReader(file.read_text().splitlines()))
-    assert {row["pass"] for row in rows} == {"both", "forward"}
-    for row in rows:
-        estimate = float(row["estimated_milliseconds"])
-        assert float(row["milliseconds"]) == pytest.approx(estimate, rel=0.05)

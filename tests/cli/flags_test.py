@@ -54,7 +54,7 @@ python -m benchmarks.layers: maps scopes passes contenders repeats max_seconds d
     peers_python out overwrite
 python -m benchmarks.models: * passes batch_size repeats max_seconds dtype threads peers peers_python out \
     overwrite
-python -m benchmarks.rates: maps repeats out
+python -m benchmarks.rates: maps repeats
 python -m benchmarks.tables: * format
 python -m benchmarks.tpu_speeds: table rows format=csv
 python -m benchmarks.tpu_speeds: rows format=csv chips
