@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from lambdanet.core.errors import InputError, invalid, one_line, unknown
+from lambdanet.core.files import read_remote
 from lambdanet.detection import experiments
 from lambdanet.detection.configs import shapes  # noqa: F401  registers its experiment
 from lambdanet.detection.data import annotations, records
@@ -99,9 +100,8 @@ def check_experiment(params: ExperimentConfig, mode: str) -> None:
             annotations.check_annotations(
                 task.annotation_file, num_classes=task.model.num_classes, masks=masks
             )
-            with tf.io.gfile.GFile(task.annotation_file, "rb") as file:
-                begin = file.read(len(codecs.BOM_UTF8))
-            if begin == codecs.BOM_UTF8:  # which pycocotools does not read
+            content = read_remote(task.annotation_file)
+            if content.startswith(codecs.BOM_UTF8):  # which pycocotools does not read
                 accepted = "JSON in UTF-8 without a byte order mark"
                 raise invalid("task.annotation_file", accepted, task.annotation_file)
         elif masks and task.validation_data.num_examples <= 0:

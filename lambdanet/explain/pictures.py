@@ -63,28 +63,30 @@ def explain(
     """
     top = check_count("top", top)
     paths = expand_folders(images, out)
-    drawings = []
-    pages = []
+    names = []
+    files = []
     for path in picture_paths(paths, out, overwrite=True, suffix=""):
-        drawing = os.path.basename(path)
-        drawings.append(drawing)
-        pages.append(f"{os.path.splitext(drawing)[0]}.html")
-    check_output_dir(out, files=[*pages, *drawings], overwrite=overwrite)
+        name = Path(path).stem
+        names.append(name)
+        files += [f"{name}.html", f"{name}.png"]
+    check_output_dir(out, files=files, overwrite=overwrite)
     for image in paths:
         read_image(image)
     explainer = Explainer(load(), layers)
     folder = absolute(out)
+    pages = []
     with atomic_dir(folder) as staging:
-        for image, drawing, page in zip(paths, drawings, pages, strict=True):
+        for image, name in zip(paths, names, strict=True):
             explanation = explainer(read_image(image), os.path.basename(image), top)
-            save_picture(draw_explanation(explanation), os.path.join(staging, drawing))
-            write_output(os.path.join(staging, page), draw_page(explanation))
+            save_picture(draw_explanation(explanation), f"{staging}/{name}.png")
+            write_output(f"{staging}/{name}.html", draw_page(explanation))
+            pages.append(f"{folder}/{name}.html")
             found, probability = explanation.top[0]
             print(
                 f"{escape_unprintable(image)}: {found} ({percent(probability)}), explained in "
-                f"{escape_unprintable(os.path.join(folder, page))}"
+                f"{escape_unprintable(pages[-1])}"
             )
-    return [os.path.join(folder, page) for page in pages]
+    return pages
 
 
 class Explainer:

@@ -244,14 +244,6 @@ def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
     assert not list((tmp_path / "datasets").iterdir())
     with refused("model.tflite' exists; --overwrite replaces the folder"):
         export(tmp_path / "run", tmp_path / "out", options=Options("litert"))
-    (tmp_path / "out/thresholds.txt").touch()  # of a network of another task
-    export(
-        tmp_path / "run",
-        tmp_path / "out",
-        options=Options("litert"),
-        overwrite=True,
-    )
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == names
 
 
 def test_missing_converter_is_named(model, tmp_path, monkeypatch):

@@ -81,19 +81,6 @@ def test_each_image_gets_its_own_picture(color_teacher, tmp_path):
     assert len(os.listdir(tmp_path / "out")) == 5
 
 
-@pytest.mark.parametrize("ending", ["csv", "JSONL"])
-def test_second_run_replaces_the_table(color_teacher, tmp_path, ending):
-    images = [write_picture(tmp_path / name, RED) for name in ("a.png", 'b"\n.png')]
-    out = tmp_path / f"table.{ending}"
-    truncated(tmp_path / "0.png")
-    predict(color_teacher, images[1:], out=out)
-    expected = out.read_bytes()
-    predict(color_teacher, [tmp_path / "0.png", *images], out, 2, overwrite=True)
-    assert out.read_bytes() != expected
-    predict(color_teacher, images[1:], out=out, overwrite=True)
-    assert out.read_bytes() == expected
-
-
 @pytest.mark.parametrize("name", ["x.txt", "x.csv.gz", "x.png"])
 def test_other_endings_of_out_are_refused(color_teacher, tmp_path, name):
     image = write_picture(tmp_path / "image.png", RED)
