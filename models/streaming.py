@@ -160,6 +160,10 @@ def streaming_model(model: keras.Model, chunk_size: int | None = None) -> keras.
     old = model.inputs[0]
     chunk = keras.Input([chunk_size, *old.shape[2:]], dtype=old.dtype, name="inputs")
     stream = _Stream(old, chunk)
+    for call in calls:
+        if getattr(call.layer, "mask_zero", False):
+            reason = "mask_zero=True makes a padding mask: leave it out"
+            raise _cannot_stream(call.layer, reason)
     compat.rebuild(calls, stream.tensors, stream.add)
     result = stream.tensors[id(model.outputs[0])]
     if stream.surplus.get(id(model.outputs[0])):
@@ -210,9 +214,6 @@ class _Stream:
         given = K.flatten([call.args, call.kwargs])
         surplus = max(self.surplus.get(id(x), 0) for x in given)
         x = K.flatten(args)[0]
-        if getattr(layer, "mask_zero", False):
-            reason = "mask_zero=True makes a padding mask: leave it out"
-            raise _cannot_stream(layer, reason)
         if getattr(layer, "data_format", "channels_last") != "channels_last":
             raise _cannot_stream(layer, 'it needs data_format="channels_last"')
         if isinstance(layer, WINDOWS):

@@ -120,7 +120,7 @@ class SmoothedBinaryCrossEntropy(ClassLoss):
         return {**super().get_config(), "threshold": self.threshold}
 
 
-LOSSES = {
+LOSSES: dict[str, Any] = {
     "binary_cross_entropy": SmoothedBinaryCrossEntropy,
     "cross_entropy": SmoothedCrossEntropy,
 }
