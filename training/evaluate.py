@@ -168,6 +168,7 @@ def open_split(
     max_bad_records: int | None = None,
 ) -> Dataset:
     """Opens the dataset of a run, in the order of its classes; arguments and errors as in `evaluate`."""
+    record = read_record(model_dir)
     return Dataset.open(
         recipe,
         find_data_dir(model_dir, data_dir),
@@ -175,7 +176,8 @@ def open_split(
         split,
         classes_of(model_dir),
         some_classes=True,
-        made_from_training=read_record(model_dir).held_out,
+        made_from_training=record.held_out,
+        white_class=record.white_class,
     )
 
 

@@ -3,6 +3,7 @@
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from lambdanet.core.errors import normalized as normalized
 
 MAX_LISTED = 5  # names in a line
 IGNORED = 255  # in a mask: the pixel has no class
+LEVEL = r"(25[0-5]|2[0-4]\d|1?\d?\d)"
+COLORED_NAME = re.compile(rf"\s*(.*\S)\s+{LEVEL}\s+{LEVEL}\s+{LEVEL}\s*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +118,27 @@ def read_class_map(path: str | Path) -> list[str]:
     names = [name.strip() for name in read_names(Path(path).expanduser())]
     check_names(names, f"class_map {str(path)!r}")
     return names
+
+
+def read_colored_names(path: str) -> tuple[list[str], list[list[int]]]:
+    """Returns the names of classes and, where all lines end with one, their colors, with an alpha of 255.
+
+    `InputError` as of `read_class_map`, or where some lines have no color, or one that is used before.
+    """
+    names = []
+    colors: list[list[int]] = []
+    matches = [COLORED_NAME.fullmatch(line) for line in read_names(path)]
+    if not any(matches):
+        return read_class_map(path), []
+    for number, match in enumerate(matches, start=1):
+        color = [*map(int, match.groups()[1:]), 255] if match else None
+        if not match or color in colors:
+            accepted = "a class with a color of its own, three numbers up to 255, as others are"
+            raise invalid(f"line {number} of {path!r}", accepted, color)
+        names.append(match[1])
+        colors.append(color)
+    check_names(names, repr(path))
+    return names, colors
 
 
 def check_names(names: Sequence[str], owner: str) -> None:

@@ -85,6 +85,7 @@ class Dataset:
         classes: Classes | None = None,
         some_classes: bool = False,
         made_from_training: Sequence[str] = (),
+        white_class: bool | None = None,
     ) -> "Dataset":
         """Opens the dataset of a recipe. Nothing is downloaded before the images are counted or read.
 
@@ -99,6 +100,7 @@ class Dataset:
           some_classes: whether the dataset may have only some of them, as for evaluation.
           made_from_training: the pictures of training of which a run makes its evaluation split, as
             `Source.made_from_training`; where there are none of them, others.
+          white_class: what a run decided, as `Source.white_class`; None: the source decides.
 
         Raises:
           InputError: there is no such dataset or folder, or the dataset does not fit the recipe.
@@ -107,6 +109,8 @@ class Dataset:
             raise invalid("data_dir", "a path in UTF-8", data_dir)
         source = task_of(recipe).open_source(data_dir)
         source.make_evaluation(made_from_training)
+        if white_class is not None:
+            source.white_class = white_class
         names: Sequence[str] = source.class_names
         if classes and classes.names:
             names = match_classes(source, classes, "the data", some_classes)

@@ -5,9 +5,11 @@
     PICTURES/train/images/*.jpg         PICTURES/train/masks/*.png
     PICTURES/validation/images/*.jpg    PICTURES/validation/masks/*.png
 
-A mask is a PNG with the name of its picture, of the same size. Its samples are the numbers of the lines of
-classes.txt, from 0, in gray or in a palette, as the file has them: the gray of 1, 2 and 4 bits is not scaled.
-255 is ignored. Pictures are turned upright; a mask is turned by its own EXIF orientation alone.
+A mask is a PNG, TIFF or BMP with the name of its picture, of the same size. Its samples are the numbers of
+the lines of classes.txt, from 0, in gray or in a palette, as the file has them: the gray of 1, 2 and 4 bits
+is not scaled. 255 is ignored, unless there are two classes, and all masks of all splits have 0 and 255 alone:
+then 255 is the second class. Where classes.txt ends each line with a color, masks have these colors instead.
+Pictures are turned upright; a mask is turned by its own EXIF orientation alone.
 
 Without the folder `train`, `images` and `masks` are those of PICTURES. Without any other folder, one of five
 pictures is held out for evaluation. Or a table has them, with the columns file, mask and split.
@@ -16,9 +18,9 @@ pictures is held out for evaluation. Or a table has them, with the columns file,
 import contextlib
 import functools
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,10 @@ from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.training.data.bad_records import Example
-from lambdanet.training.data.class_names import IGNORED, read_class_map
+from lambdanet.training.data.class_names import (
+    IGNORED,
+    read_colored_names,
+)
 from lambdanet.training.data.folder import choose_for_evaluation
 from lambdanet.training.data.image_bytes import ORIENTATION
 from lambdanet.training.data.image_files import find_pictures, read_image
@@ -39,8 +44,25 @@ from lambdanet.training.data.sources import LeftOut, Row, RowSource
 COLUMNS = ("file", "mask", "split")
 CLASSES = "classes.txt"
 LAYOUT = "train/images/*.jpg and train/masks/*.png"
-KINDS = ("PNG 1", "PNG L", "PNG P")  # format and mode of Pillow
+MASK_FOLDERS = ("masks", "labels", "annotations")
+# What follows the name of a picture in that of its mask.
+MASK_NAMES = [
+    end + ending
+    for end in ("", "_mask", "-mask", "_label")
+    for ending in (".png", ".tif", ".tiff", ".bmp")
+]
+ACCEPTED = (
+    "one PNG, TIFF or BMP of a page, with numbers in gray or in a palette, or with colors; JPEG is not read, "
+    "as its compression changes the numbers"
+)
+# The mode of an image in Pillow, the arguments of its decoder, which begin with the samples in the file, and
+# the number of its pages. Inverted gray, and colors of more than 8 bits, would be changed.
+KINDS = re.compile(
+    r"(?:1|L|P|LA|RGB|RGBA|I|I;16|I;16B) \W*([1LP](?:;[124])?|I;\w+|[A-Za-z]{2,})(?:;?R)?"
+    r"(?![;\w])(?!.*jpeg).*, 1"
+)
 SCALES = {"L;2": 85, "L;4": 17}  # of gray levels in Pillow, by the samples in the file
+GRAYS = [[level, level, level, 255] for level in range(256)]
 NUM_CHECKED = 100  # masks of a split, at even distances
 
 _print_once = functools.cache(functools.partial(print, flush=True))
@@ -48,6 +70,8 @@ _print_once = functools.cache(functools.partial(print, flush=True))
 
 class MaskSource(RowSource):
     """The pictures of a folder or a table, each with the path of its mask; a `sources.Source`.
+
+    Whether 255 is a class is decided once, before the first mask is read, or as it is assigned.
 
     `InputError` where a folder, a picture's mask or classes.txt is missing, and as of `tables.TableSource`.
     """
@@ -70,7 +94,9 @@ class MaskSource(RowSource):
             rows, self._left_out = rows_of_mask_folders(root, recipe.train_split)
         super().__init__(recipe, path, root, rows)
         self.select(recipe.train_split)
-        self.class_names = read_class_map(os.path.join(root, CLASSES))
+        file = os.path.join(root, CLASSES)
+        self.class_names, self._colors = read_colored_names(file)
+        self._numbers_in = functools.cache(self._find_numbers)
         if len(self.class_names) > IGNORED:
             raise invalid(
                 f"lines of {CLASSES}", f"at most {IGNORED}", len(self.class_names)
@@ -79,6 +105,20 @@ class MaskSource(RowSource):
 
     def label_of(self, row: Row) -> str:
         return os.path.join(self._root, row.label)
+
+    @functools.cached_property
+    def white_class(self) -> bool:
+        """Whether 255 is the second of two classes: all masks of all splits have 0 and 255 alone."""
+        if self._colors or len(self.class_names) != 2:
+            return False
+        masks = sorted({self.label_of(row) for row in self._listed})
+        if self._first_numbers(masks) != {0, IGNORED}:
+            return False
+        _print_once(
+            f"{IGNORED} is the class {self.class_names[1]!r}: all {len(masks)} masks in {self._root!r} have "
+            f"0 and {IGNORED} alone"
+        )
+        return True
 
     def make_evaluation(self, names: Sequence[str]) -> None:
         """Makes it of these pictures, or of one of five, where all folders are of training."""
@@ -115,7 +155,14 @@ class MaskSource(RowSource):
         """Checks masks all over a split, and prints doubts; others that do not fit are bad records."""
         super().check_readable(split)
         files = self.files(split)
+        masks = [mask for _, mask in files]
         checked = files[:: ceil_div(len(files), NUM_CHECKED)]
+        no_class = {0, IGNORED}
+        if self.white_class:
+            no_class = {0}
+            for mask in masks:
+                if 1 in self._numbers_in(mask):
+                    self._read_mask(mask)  # which says so
         numbers: set[int] = set()
         colors = set()
         num_turned = 0
@@ -123,26 +170,22 @@ class MaskSource(RowSource):
             size: Sequence[int] = ()
             with contextlib.suppress(InputError):  # a bad record
                 size = read_image(path).shape[:2]
-            found = np.unique(self._read_mask(mask, size)).tolist()
-            numbers.update(found)
+            numbers.update(np.unique(self._read_mask(mask, size)).tolist())
             with Image.open(mask) as image:
                 has_own = ORIENTATION in image.getexif()
-                palette = image.getpalette() or []
-            for number in found if palette else ():
+                palette = [] if self._colors else image.getpalette() or []
+            for number in self._numbers_in(mask) if palette else ():
                 colors.add((number, *palette[3 * number : 3 * number + 3]))
             # Pillow cannot open all pictures that TensorFlow can.
             with contextlib.suppress(Exception), Image.open(path) as image:
                 turn = image.getexif().get(ORIENTATION, 1)
                 fits_both = turn in (2, 3, 4) or (turn > 4 and len(set(size)) == 1)
                 num_turned += fits_both and not has_own
-        for _, mask in files:
-            if numbers - {0, IGNORED}:
-                break
-            with contextlib.suppress(InputError):
-                numbers.update(np.unique(self._read_mask(mask)).tolist())
-        if numbers <= {0, IGNORED}:
+        if numbers <= no_class:
+            numbers |= self._first_numbers(masks)
+        if numbers <= no_class:
             accepted = f"numbers of classes; {IGNORED} is ignored, and one above 0 has to be there"
-            hint = f"where {IGNORED} is a class, write its number instead, such as 1"
+            hint = f"{IGNORED} is a class where there are two, and 0 and {IGNORED} alone in all masks"
             raise invalid(f"masks of {split!r}", accepted, sorted(numbers), hint)
         where = f"{len(checked)} masks of {split!r} in {self._root!r} that were checked"
         for number, name in enumerate(self.class_names):
@@ -169,28 +212,88 @@ class MaskSource(RowSource):
         return order[mask]
 
     def _read_mask(self, path: str, size: Sequence[int] = ()) -> np.ndarray:
-        """Returns the numbers in a mask; `InputError` where it is none of these classes and this size."""
+        """Returns the classes in a mask; `InputError` where it is none of these classes and this size."""
+        mask = self._read_numbers(path)
+        if self.white_class:
+            if (mask == 1).any():
+                accepted = f"0 or {IGNORED}, as in the masks that the run began with"
+                raise invalid(f"pixels of mask {path!r}", accepted, 1)
+            mask = mask // IGNORED
+        if size and mask.shape != tuple(size):
+            where = f"height and width of the mask {path!r}"
+            raise invalid(where, f"{tuple(size)}, as of its picture", mask.shape)
+        return mask
+
+    def _first_numbers(self, masks: Sequence[str]) -> set[int]:
+        """Returns the numbers in masks, up to the first one that has others than 0 and 255."""
+        found: set[int] = set()
+        for mask in masks:
+            found |= self._numbers_in(mask)
+            if found - {0, IGNORED}:
+                break
+        return found
+
+    def _find_numbers(self, path: str) -> set[int]:
+        """Returns the numbers in a mask; none where it is a bad record."""
+        with contextlib.suppress(InputError):
+            return set(np.unique(self._read_numbers(path)).tolist())
+        return set()
+
+    def _read_numbers(self, path: str) -> np.ndarray:
+        """Returns the numbers in a mask, uint8; `InputError` where one is neither a class nor 255."""
         where = f"mask {path!r}"
-        accepted = "a PNG of numbers, in gray levels or a palette of at most 8 bits"
         try:
-            with Image.open(path, formats=("PNG",)) as image:
-                scale = SCALES.get(str(image.tile[0][3]), 1)
-                found = f"{image.format} {image.mode}"
-                mask = np.asarray(ImageOps.exif_transpose(image)) // scale
+            with Image.open(path, formats=("PNG", "TIFF", "BMP")) as image:
+                num_pages = getattr(image, "n_frames", 1)
+                found = f"{image.mode} {image.tile[0].args}, {num_pages}"
+                upright = ImageOps.exif_transpose(image)
         # Pillow raises many kinds for damaged files, and one for large ones.
         except Exception as error:
-            raise invalid(where, accepted, one_line(error)) from None
-        if found not in KINDS:
-            raise invalid(where, accepted, found)
+            raise invalid(where, ACCEPTED, one_line(error)) from None
+        kind = KINDS.fullmatch(found)
+        if not kind or (self._colors and found.startswith("I")):
+            raise invalid(where, ACCEPTED, f"{image.format} {found}")
+        if self._colors or upright.mode in ("LA", "RGB", "RGBA"):
+            mask = self._match_colors(np.array(upright.convert("RGBA")), where)
+        else:
+            mask = np.asarray(upright) // SCALES.get(kind[1], 1)
         count = len(self.class_names)
-        wrong = mask[(mask >= count) & (mask != IGNORED)]
+        wrong = mask[((mask < 0) | (mask >= count)) & (mask != IGNORED)]
         if wrong.size:
             accepted = f"from 0 to {count - 1}, as lines of {CLASSES}, or {IGNORED}"
             raise invalid(f"pixels of {where}", accepted, int(wrong[0]))
-        if size and mask.shape != tuple(size):
-            accepted = f"{tuple(size)}, as of its picture"
-            raise invalid(f"height and width of the {where}", accepted, mask.shape)
         return mask.astype(np.uint8)
+
+    def _match_colors(self, pixels: np.ndarray, where: str) -> np.ndarray:
+        """Returns the numbers of colors; without listed ones, those are the levels of gray.
+
+        Args:
+          pixels: red, green, blue and alpha, uint8 [h, w, 4].
+          where: what has them, for messages.
+
+        Raises:
+          InputError: a color is not listed, or not opaque.
+        """
+        colors = self._colors or GRAYS
+        codes = pixels.view("<u4")[..., 0]
+        numbers = np.full(codes.shape, -1, np.int16)
+        while numbers.min() < 0:  # once for each color
+            row, column = np.unravel_index(numbers.argmin(), numbers.shape)
+            color = pixels[row, column].tolist()
+            if color not in colors:
+                accepted = (
+                    f"opaque, and listed in {CLASSES}, or gray where that has no colors"
+                )
+                hint = ""
+                if self._colors:
+                    distances = np.square(np.subtract(colors, color)).sum(axis=-1)
+                    nearest = int(distances.argmin())
+                    name = self.class_names[nearest]
+                    hint = f"the nearest is {tuple(colors[nearest][:3])} of {name!r}"
+                place = f"row {row}, column {column} of the {where}"
+                raise invalid(f"color in {place}", accepted, tuple(color[:3]), hint)
+            numbers[codes == codes[row, column]] = colors.index(color)
+        return numbers
 
 
 def rows_of_mask_folders(
@@ -206,25 +309,32 @@ def rows_of_mask_folders(
     rows = []
     left_out = []
     for images in sorted((*root.glob("images"), *root.glob("*/images"))):
-        masks = images.parent / "masks"
-        if not masks.is_dir():  # as of pictures to predict
+        parent = images.parent
+        folders = [parent / name for name in MASK_FOLDERS if (parent / name).is_dir()]
+        if not folders:  # as of pictures to predict
             continue
-        split = train_split if images.parent == root else images.parent.name
+        files: set[str] = set()
+        for each in folders:
+            files.update(*find_pictures(each))
+        split = train_split if parent == root else parent.name
         pictures, others = find_pictures(images)
         left_out.append((split, (str(images), others, len(pictures) + len(others))))
         owners: dict[str, str] = {}
         for picture in pictures:
-            name = Path(picture).relative_to(images).with_suffix(".png")
-            mask = os.path.join(masks, name)
+            name = os.path.splitext(os.path.relpath(picture, images))[0]
+            paths = [f"{each / name}{end}" for each in folders for end in MASK_NAMES]
+            fitting = [path for path in paths if path in files]
+            if len(fitting) != 1:
+                accepted = f"the file {paths[0]!r}"
+                found = fitting or "none"
+                raise invalid(f"mask of {picture!r}", accepted, found, ACCEPTED)
+            mask = fitting[0]
             owner = owners.setdefault(mask, picture)
             if owner != picture:
                 raise invalid(f"mask {mask!r}", f"that of {owner!r} alone", picture)
-            if not os.path.isfile(mask):
-                raise invalid(f"mask of {picture!r}", f"the file {mask!r}", "none")
             file = os.path.relpath(picture, root)
             rows.append(Row(file, os.path.relpath(mask, root), split))
-        unused = sorted({*chain(*find_pictures(masks))} - owners.keys())
-        if unused:
+        if unused := sorted(files - owners.keys()):
             named = f"{len(unused)} files, such as {unused[0]!r}"
             _print_once(f"left out: {named}, are masks of no picture")
     if not rows:

@@ -49,6 +49,7 @@ class Source(Protocol):
     # The pictures of training of which the evaluation split is made, as it has no folder: their paths from
     # the data_dir on.
     made_from_training: Sequence[str] = ()
+    white_class: Any = False  # whether 255 is the second of two classes in masks
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
         """Returns the number of images in a split; raises `InputError` where there is no such split."""

@@ -190,6 +190,7 @@ def train(
                 recipe.held_out_split or None,
                 classes,
                 made_from_training=before.held_out,
+                white_class=before.white_class,
             )
             dataset.check(compare=not before.splits)
             record = start.describe(dataset, before)

@@ -116,6 +116,7 @@ class DataRecord(NamedTuple):
     masks: Any = ()  # of each what `describe_content` returns
     # Whether TensorFlow computes by oneDNN; None: not recorded, or not TensorFlow.
     onednn: bool | None = None
+    white_class: bool | None = False  # as `Source.white_class`; None: not decided
 
     def place(self, step: int) -> Place:
         """Returns the place of a step, as if the run had read these data from the beginning.
@@ -135,7 +136,7 @@ def read_record(model_dir: str | Path) -> DataRecord:
     """
     file = Path(model_dir).expanduser() / DATA
     if not file.exists():
-        return DataRecord(0, {})
+        return DataRecord(0, {}, white_class=None)
     try:
         return DataRecord(**json.loads(file.read_text()))
     except (OSError, TypeError, ValueError) as error:
@@ -154,6 +155,7 @@ def describe(dataset: Dataset, before: DataRecord) -> DataRecord:
         source.made_from_training,
         masks=[],
         onednn=onednn.is_used() if keras.config.backend() == "tensorflow" else None,
+        white_class=source.white_class,
     )
     known = {row[0]: row for row in before.masks}
     for split in (dataset.recipe.train_split, dataset.eval_split):

@@ -2,7 +2,9 @@
 """Masks as tools store them: depths, palettes, orientations, and folders that do not fit."""
 
 import dataclasses
+import io
 import itertools
+import json
 import re
 
 import numpy as np
@@ -14,6 +16,9 @@ from training_runs import IN_FOLDERS, check_said
 
 from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.evaluate import open_split
+from lambdanet.training.run import start
+from lambdanet.training.train import train
 
 RECIPE = dataclasses.replace(
     IN_FOLDERS, task="segmentation", loss="cross_entropy", global_batch_size=1
@@ -143,15 +148,15 @@ def test_folders_and_files_that_do_not_fit(root, monkeypatch):
     with refused("mask '.*000.png' must be that of '.*000.jpg' alone, got '.*000.png'"):
         open_masks(root)
     other.unlink()
-    kinds = [(16, 0, 1), (8, 2, 3), (16, 2, 3), (8, 4, 2), (8, 6, 4)]
-    others = [png(np.zeros([40, 8, n], int), depth, color) for depth, color, n in kinds]
+    kinds = [(2, 3), (4, 2), (6, 4)]
+    others = [png(np.zeros([40, 8, n], int), 16, color) for color, n in kinds]
     for damaged in (b"", b"GIF89a", contents[:40], contents[:-30], *others):
         mask.write_bytes(damaged)
-        with refused("mask '.*000.png' must be a PNG of numbers"):
+        with refused("mask '.*000.png' must be one PNG, TIFF or BMP"):
             open_masks(root).check()
     mask.write_bytes(contents)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4)
-    with refused("mask '.*000.png' must be a PNG of numbers.* exceeds limit"):
+    with refused("mask '.*000.png' must be one PNG, .* exceeds limit"):
         open_masks(root).check()
     (root / "validation").rename(root / "test")
     (root / "test" / "masks").rename(root / "no masks")
@@ -164,3 +169,147 @@ def test_masks_follow_the_order_of_a_run(root):
     classes = Classes("a run", 4, ["1", "3", "0", "2"])
     dataset = open_masks(root, classes=classes, some_classes=True)
     np.testing.assert_array_equal(*read_masks(dataset), blocks(2, 0, 3, 255, 0))
+
+
+NUMBERS = blocks(0, 3, 255, 1, 2)
+COLORS = np.array([[9, 0, 0], [0, 0, 9], [0, 9, 0], [255, 255, 255]], np.uint8)
+COLORED = COLORS[NUMBERS % 252]  # 255 is the last class
+RGB = np.stack([NUMBERS] * 3, -1).astype(np.uint8)
+OPAQUE = np.concatenate([RGB, 0 * RGB[..., :1] + 255], -1)
+INDEXED = Image.fromarray(np.uint8(7 - NUMBERS % 252))
+INDEXED.putpalette([*bytes(12), *COLORS[::-1].ravel()])
+
+
+def save_mask(root, image, end="png", **options):
+    """Replaces the masks of the validation by one; returns its path."""
+    for file in (root / "validation" / "masks").iterdir():
+        file.unlink()
+    path = root / "validation" / "masks" / f"000{end}"
+    if not isinstance(image, Image.Image):
+        image = Image.fromarray(image)
+    image.save(path, **options)
+    return path
+
+
+@pytest.mark.parametrize("end", [".png", "_mask.tif", "-mask.tiff", "_label.bmp"])
+def test_masks_of_tools_are_arrays_of_numbers(root, end):
+    formats = [np.uint8(NUMBERS), RGB]
+    if "bmp" not in end:
+        formats += [OPAQUE, NUMBERS.astype(np.uint16), OPAQUE[..., 2:]]
+    if "tif" in end:
+        formats.append(NUMBERS.astype(np.int32))
+    for image in formats:
+        save_mask(root, image, end)
+        (found,) = read_masks(open_masks(root, 4))
+        np.testing.assert_array_equal(found, NUMBERS)
+    save_mask(root, INDEXED, end)
+    (found,) = read_masks(open_masks(root, 8))
+    np.testing.assert_array_equal(found, 7 - NUMBERS % 252)
+
+
+def write_colors(root, *ends):
+    lines = [f"{name}{end}" for name, end in zip("abcd", ends, strict=True)]
+    (root / "classes.txt").write_text("\n".join(lines))
+    return Dataset.open(RECIPE, str(root))
+
+
+def test_colors_of_classes_are_their_numbers(root):
+    """Also of a palette, and of gray; the order is that of the file, not of the colors."""
+    ends = [" {} {} {}".format(*color) for color in COLORS]
+    gray = np.uint8(NUMBERS // 255 * 255)
+    for image, expected in (
+        (COLORED, NUMBERS % 252),
+        (INDEXED, NUMBERS % 252),
+        (gray, gray // 255 * 3),
+    ):
+        save_mask(root, image, ".png")
+        changed = ends if image is not gray else [" 0 0 0", *ends[1:]]
+        (found,) = read_masks(write_colors(root, *changed))
+        np.testing.assert_array_equal(found, expected)
+    other = COLORED.copy()
+    other[3:, 5] = 0, 7, 1
+    path = save_mask(root, other, ".png")
+    message = (
+        r"color in row 3, column 5 of the mask '.*000.png' must .*, got \(0, 7, 1\)"
+    )
+    with refused(message + r"; the nearest is \(0, 9, 0\) of 'c'"):
+        write_colors(root, *ends).check()
+    with refused("color in row 0, column 0 of .* gray where that has no colors, got"):
+        open_masks(root).check()
+    Image.fromarray(OPAQUE // 2).save(path)
+    with refused(r"row 0, column 0 .* must be opaque, .*, got \(0, 0, 0\)"):
+        open_masks(root).check()
+    for wrong, said in (("", "None"), (ends[0], r"\[9, 0, 0, 255"), (" 256 0 0", "N")):
+        with refused(f"line 2 of '.*classes.txt' must be a class with .*, got {said}"):
+            write_colors(root, ends[0], wrong, *ends[2:])
+
+
+def test_masks_that_would_be_changed_are_refused(root):
+    bits = NUMBERS.astype(np.uint16)
+    file = io.BytesIO()
+    Image.fromarray(RGB).save(file, "JPEG")
+    lossy = Image.open(file)
+    gray = Image.fromarray(RGB[..., 0])
+    for image, options, message in (
+        (lossy, {"format": "JPEG"}, "JPEG is not read, as its compression changes"),
+        (gray, {"format": "TIFF", "compression": "jpeg"}, "TIFF L .*jpeg"),
+        (gray, {"format": "TIFF", "tiffinfo": {262: 0}}, "TIFF L .*L;I"),
+        (gray, {"format": "TIFF", "save_all": True, "append_images": [gray]}, "1., 2"),
+        (np.float32(NUMBERS), {"format": "TIFF"}, "TIFF F"),
+        (bits + 256, {}, "pixels of mask '.*000.png' must be from 0 to 3, .*, got 256"),
+    ):
+        save_mask(root, image, ".png", **options)
+        with refused(message):
+            open_masks(root, 4).check()
+    save_mask(root, bits, ".png")
+    with refused("must be one PNG, .*, got 'PNG I;16"):
+        write_colors(root, *[" {} {} {}".format(*color) for color in COLORS]).check()
+
+
+def test_masks_that_fit_no_picture_alone_are_refused(root):
+    folder = root / "validation"
+    (folder / "masks").rename(folder / "annotations")
+    assert len(read_masks(open_masks(root))) == 1
+    other = folder / "labels" / "000_mask.tif"
+    other.parent.mkdir()
+    Image.fromarray(np.uint8(NUMBERS)).save(other)
+    with refused("mask of '.*000.png' must be .*, got .*labels/000_mask.tif', .*ann"):
+        open_masks(root)
+    (folder / "annotations" / "000.png").rename(folder / "annotations" / "000.jpg")
+    other.unlink()
+    with refused("mask of '.*000.png' must be .*, got 'none'; .* JPEG is not read"):
+        open_masks(root)
+
+
+def write_white(root, *splits):
+    for split, levels in splits:
+        for number, level in enumerate(levels):
+            write_pair(root, f"{number:03d}", encode(blocks(0, level)), split=split)
+    return open_masks(root, 2)
+
+
+def test_white_is_second_class_of_whole_run(tmp_path, capsys):
+    """A split may be black; one other number anywhere, and 255 is ignored everywhere."""
+    white = ("validation", [0] * 150 + [255]), ("train", [255])
+    dataset = write_white(tmp_path, ("test", [0]), *white)
+    said = check_said(dataset, capsys)
+    assert said.count("255 is the class '1': all 153 masks in") == 1
+    assert dataset.source.white_class
+    np.testing.assert_array_equal(read_masks(dataset)[-1], blocks(0, 1))
+    record = start.describe(dataset, start.DataRecord(0, {}))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "data.json").write_text(json.dumps(record._asdict()))
+    write_white(tmp_path, ("test", [1]))
+    opened = open_split(run, RECIPE, str(tmp_path))
+    np.testing.assert_array_equal(read_masks(opened)[-1], blocks(0, 1))
+    others = read_masks(open_masks(tmp_path, 2))
+    np.testing.assert_array_equal(others[-1], blocks(0, 255))
+    write_white(tmp_path, ("validation", [0] * 101 + [1]))
+    message = "pixels of mask '.*101.png' must be 0 or 255, as in the masks .*, got 1"
+    with refused(message):
+        opened.source.check_readable("validation")
+    with refused(message):
+        train(RECIPE, run, str(tmp_path))
+    (run / "data.json").write_text('{"steps_per_epoch": 1, "splits": {}}')
+    assert not open_split(run, RECIPE, str(tmp_path)).source.white_class
