@@ -13,6 +13,7 @@ from lambdanet.core.errors import normalized as normalized
 MAX_LISTED = 5  # names in a line
 IGNORED = 255  # in a mask: the pixel has no class
 LEVEL = r"(25[0-5]|2[0-4]\d|1?\d?\d)"
+COLORED_LABEL = re.compile(rf"([^:]+):{LEVEL},{LEVEL},{LEVEL}(?::.*)?")
 COLORED_NAME = re.compile(rf"\s*(.*\S)\s+{LEVEL}\s+{LEVEL}\s+{LEVEL}\s*")
 
 
@@ -121,14 +122,21 @@ def read_class_map(path: str | Path) -> list[str]:
 
 
 def read_colored_names(path: str) -> tuple[list[str], list[list[int]]]:
-    """Returns the names of classes and, where all lines end with one, their colors, with an alpha of 255.
+    """Returns the names of classes and, where all lines have one, their colors, with an alpha of 255.
+
+    Colors are at the end of a line, as in `water 0 0 255`, or as in a `labelmap.txt` of CVAT.
 
     `InputError` as of `read_class_map`, or where some lines have no color, or one that is used before.
     """
     names = []
     colors: list[list[int]] = []
-    matches = [COLORED_NAME.fullmatch(line) for line in read_names(path)]
-    if not any(matches):
+    lines = read_names(path)
+    form = COLORED_NAME
+    if path.endswith("labelmap.txt"):
+        lines = [line for line in lines if not line.startswith("#")]
+        form = COLORED_LABEL
+    matches = [form.fullmatch(line) for line in lines]
+    if form is COLORED_NAME and not any(matches):
         return read_class_map(path), []
     for number, match in enumerate(matches, start=1):
         color = [*map(int, match.groups()[1:]), 255] if match else None

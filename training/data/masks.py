@@ -12,7 +12,8 @@ then 255 is the second class. Where classes.txt ends each line with a color, mas
 Pictures are turned upright; a mask is turned by its own EXIF orientation alone.
 
 Without the folder `train`, `images` and `masks` are those of PICTURES. Without any other folder, one of five
-pictures is held out for evaluation. Or a table has them, with the columns file, mask and split.
+pictures is held out for evaluation. Or a table has them, with the columns file, mask and split; or the
+folders `JPEGImages` and `SegmentationClass` of CVAT, with `labelmap.txt` and lists of splits.
 """
 
 import contextlib
@@ -30,11 +31,12 @@ from PIL import Image, ImageOps
 
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
-from lambdanet.core.errors import InputError, invalid, one_line
+from lambdanet.core.errors import InputError, check_different, invalid, one_line
 from lambdanet.training.data.bad_records import Example
 from lambdanet.training.data.class_names import (
     IGNORED,
     read_colored_names,
+    read_names,
 )
 from lambdanet.training.data.folder import choose_for_evaluation
 from lambdanet.training.data.image_bytes import ORIENTATION
@@ -43,6 +45,9 @@ from lambdanet.training.data.sources import LeftOut, Row, RowSource
 
 COLUMNS = ("file", "mask", "split")
 CLASSES = "classes.txt"
+LABEL_MAP = "labelmap.txt"  # of CVAT
+PICTURES = "JPEGImages"
+LISTS = "ImageSets/Segmentation/*.txt"
 LAYOUT = "train/images/*.jpg and train/masks/*.png"
 MASK_FOLDERS = ("masks", "labels", "annotations")
 # What follows the name of a picture in that of its mask.
@@ -90,11 +95,16 @@ class MaskSource(RowSource):
             for row in texts:
                 row["label"] = row.pop("mask")
             rows = tables.rows_of_table(texts, path, root, recipe)
+        elif os.path.isdir(os.path.join(root, PICTURES)):
+            rows = rows_of_lists(root, recipe)
         else:
             rows, self._left_out = rows_of_mask_folders(root, recipe.train_split)
         super().__init__(recipe, path, root, rows)
         self.select(recipe.train_split)
         file = os.path.join(root, CLASSES)
+        label_map = os.path.join(root, LABEL_MAP)
+        if os.path.exists(label_map) and not os.path.exists(file):
+            file = label_map
         self.class_names, self._colors = read_colored_names(file)
         self._numbers_in = functools.cache(self._find_numbers)
         if len(self.class_names) > IGNORED:
@@ -341,3 +351,31 @@ def rows_of_mask_folders(
         accepted = f"the folder of the pictures, with {LAYOUT}"
         raise invalid("data_dir", accepted, folder)
     return rows, left_out
+
+
+def rows_of_lists(root: str, recipe: Recipe) -> list[Row]:
+    """Returns a row for each picture in the lists of CVAT, one for each split; a single one is of training.
+
+    Args:
+      root: the folder that the paths in the rows are relative to.
+      recipe: the splits of training and evaluation, which share no picture.
+    """
+    from lambdanet.training.data import tables
+
+    images = os.path.join(root, PICTURES)
+    pictures, _ = find_pictures(images)
+    names = [os.path.splitext(os.path.relpath(path, images))[0] for path in pictures]
+    check_different(names, f"pictures in {images!r}")
+    files = dict(zip(names, pictures, strict=True))
+    lists = sorted(Path(root).glob(LISTS))
+    texts = []
+    for path in lists:
+        split = path.stem if len(lists) > 1 else recipe.train_split
+        for line in read_names(path):
+            name = line.strip(' "')
+            if name not in files:
+                raise invalid(f"{name!r} in {str(path)!r}", f"in {images!r}", "none")
+            file = os.path.relpath(files[name], root)
+            mask = f"SegmentationClass/{name}.png"
+            texts.append({"file": file, "label": mask, "split": split})
+    return tables.rows_of_table(texts, root, root, recipe)

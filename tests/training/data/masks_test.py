@@ -313,3 +313,35 @@ def test_white_is_second_class_of_whole_run(tmp_path, capsys):
         train(RECIPE, run, str(tmp_path))
     (run / "data.json").write_text('{"steps_per_epoch": 1, "splits": {}}')
     assert not open_split(run, RECIPE, str(tmp_path)).source.white_class
+
+
+def test_folders_of_cvat_are_read_as_they_are(tmp_path, capsys):
+    (tmp_path / "labelmap.txt").write_text(
+        "# label:color_rgb:parts:actions\nsky:9,0,0::\nb c:0,0,9:x,y:z\nd:0,9,0::\n"
+        "e:255,255,255::\n"
+    )
+    lists = tmp_path / "ImageSets" / "Segmentation"
+    lists.mkdir(parents=True)
+    for folder in ("JPEGImages", "SegmentationClass"):
+        for name in ("1", "p/2 2", "3"):
+            path = tmp_path / folder / f"{name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(COLORED if name == "1" else COLORED[::-1]).save(path)
+    (lists / "train.txt").write_text('"p/2 2"\n3\n')
+    dataset = Dataset.open(RECIPE, str(tmp_path))
+    assert dataset.class_names == ["sky", "b c", "d", "e"]
+    assert [dataset.num_examples(split) for split in ("train", "validation")] == [1, 1]
+    (lists / "validation.txt").write_text("1\n")
+    dataset = Dataset.open(RECIPE, str(tmp_path))
+    (found,) = read_masks(dataset)
+    np.testing.assert_array_equal(found, NUMBERS % 252)
+    (lists / "validation.txt").write_text("1\n3\n")
+    with refused("must have a file for training or evaluation alone"):
+        Dataset.open(RECIPE, str(tmp_path))
+    (lists / "validation.txt").write_text("4\n")
+    with refused("'4' in '.*validation.txt' must be in '.*JPEGImages', got 'none'"):
+        Dataset.open(RECIPE, str(tmp_path))
+    (tmp_path / "labelmap.txt").write_text("a:::\nb:::\n")
+    (lists / "validation.txt").unlink()
+    with refused("line 1 of '.*labelmap.txt' must be a class with a color"):
+        Dataset.open(RECIPE, str(tmp_path))
