@@ -139,10 +139,10 @@ def read_colored_names(path: str) -> tuple[list[str], list[list[int]]]:
     if form is COLORED_NAME and not any(matches):
         return read_class_map(path), []
     for number, match in enumerate(matches, start=1):
-        color = [*map(int, match.groups()[1:]), 255] if match else None
+        color = [*map(int, match.groups()[1:]), 255] if match else []
         if not match or color in colors:
             accepted = "a class with a color of its own, three numbers up to 255, as others are"
-            raise invalid(f"line {number} of {path!r}", accepted, color)
+            raise invalid(f"line {number} of {path!r}", accepted, color or None)
         names.append(match[1])
         colors.append(color)
     check_names(names, repr(path))

@@ -299,6 +299,8 @@ def test_white_is_second_class_of_whole_run(tmp_path, capsys):
     record = start.describe(dataset, start.DataRecord(0, {}))
     run = tmp_path / "run"
     run.mkdir()
+    (run / "data.json").write_text('{"steps_per_epoch": 1, "splits": {}}')
+    assert not open_split(run, RECIPE, str(tmp_path)).source.white_class
     (run / "data.json").write_text(json.dumps(record._asdict()))
     write_white(tmp_path, ("test", [1]))
     opened = open_split(run, RECIPE, str(tmp_path))
@@ -311,8 +313,6 @@ def test_white_is_second_class_of_whole_run(tmp_path, capsys):
         opened.source.check_readable("validation")
     with refused(message):
         train(RECIPE, run, str(tmp_path))
-    (run / "data.json").write_text('{"steps_per_epoch": 1, "splits": {}}')
-    assert not open_split(run, RECIPE, str(tmp_path)).source.white_class
 
 
 def test_folders_of_cvat_are_read_as_they_are(tmp_path, capsys):
