@@ -290,10 +290,10 @@ def write_white(root, *splits):
 
 def test_white_is_second_class_of_whole_run(tmp_path, capsys):
     """A split may be black; one other number anywhere, and 255 is ignored everywhere."""
-    white = ("validation", [0] * 150 + [255]), ("train", [255])
+    white = ("validation", [0] * 151 + [255]), ("train", [255])
     dataset = write_white(tmp_path, ("test", [0]), *white)
     said = check_said(dataset, capsys)
-    assert said.count("255 is the class '1': all 153 masks in") == 1
+    assert said.count("255 is the class '1': all 154 masks in") == 1
     assert dataset.source.white_class
     np.testing.assert_array_equal(read_masks(dataset)[-1], blocks(0, 1))
     record = start.describe(dataset, start.DataRecord(0, {}))
