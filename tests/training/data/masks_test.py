@@ -291,7 +291,9 @@ def write_white(root, *splits):
 def test_white_is_second_class_of_whole_run(tmp_path, capsys):
     """A split may be black; one other number anywhere, and 255 is ignored everywhere."""
     white = ("validation", [0] * 151 + [255]), ("train", [255])
-    dataset = write_white(tmp_path, ("test", [0]), *white)
+    write_white(tmp_path, ("test", [0]), *white)
+    assert not open_masks(tmp_path, 3).source.white_class
+    dataset = open_masks(tmp_path, 2)
     said = check_said(dataset, capsys)
     assert said.count("255 is the class '1': all 154 masks in") == 1
     assert dataset.source.white_class
@@ -302,7 +304,7 @@ def test_white_is_second_class_of_whole_run(tmp_path, capsys):
     (run / "data.json").write_text('{"steps_per_epoch": 1, "splits": {}}')
     assert not open_split(run, RECIPE, str(tmp_path)).source.white_class
     (run / "data.json").write_text(json.dumps(record._asdict()))
-    write_white(tmp_path, ("test", [1]))
+    write_pair(tmp_path, "000", encode(blocks(0, 1, 255)), split="test")
     opened = open_split(run, RECIPE, str(tmp_path))
     np.testing.assert_array_equal(read_masks(opened)[-1], blocks(0, 1))
     others = read_masks(open_masks(tmp_path, 2))
