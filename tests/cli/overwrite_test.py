@@ -17,9 +17,6 @@ from lambdanet.training.run import model_dir
 
 # Commands with a file of their output; none has its model.
 COMMANDS = """
-x_prediction.png: predict --saved_model=none --out=out x.png
-x_mask.png: predict --saved_model=none --out=out x.png
-x_overlay.png: predict --saved_model=none --out=out x.png
 a.csv: predict --saved_model=none --out=out/a.csv x.png
 x.html: explain --saved_model=none --out=out x.png
 wrong.csv: evaluate --model_dir=run --out=out

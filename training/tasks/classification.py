@@ -84,6 +84,7 @@ class Classification(Task):
     """Images with the number of their class, softmax, and accuracy."""
 
     best = "accuracy"
+    outputs_type = ClassOutputs
     FILES = ("classes.csv", "wrong.csv", "confusion.png", "reliability.png")
 
     def open_source(self, data_dir: str | None) -> Any:

@@ -47,6 +47,7 @@ class Multilabel(Task):
     """Images with any number of classes, sigmoid, and mean average precision."""
 
     best = "average_precision"
+    outputs_type = MultilabelOutputs
     FILES = ("classes.csv", "wrong.csv")
 
     def open_source(self, data_dir: str | None) -> Any:

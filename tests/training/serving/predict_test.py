@@ -76,6 +76,8 @@ def test_each_image_gets_its_own_picture(color_teacher, tmp_path):
         for path in drawn
     ]
     assert colors[:2] == [RED, (0, 255, 0)]
+    with refused("x_prediction_2.png' exists; --overwrite replaces it"):
+        predict(color_teacher, images, out=tmp_path / "out")
     again = predict(color_teacher, images, out=tmp_path / "out", overwrite=True)
     assert again == results
     assert len(os.listdir(tmp_path / "out")) == 5
