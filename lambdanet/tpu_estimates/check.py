@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from typing import Any
 from lambdanet import backend as K
 from lambdanet.backend import device
 from lambdanet.core.errors import InputError, one_line
-from lambdanet.tpu_estimates import chips, compiler, costs, steps
+from lambdanet.tpu_estimates import chips, compiler, costs, hlo, steps
 from lambdanet.tpu_estimates.compiler import Cache
-from lambdanet.tpu_estimates.report import Report, layer_of
+from lambdanet.tpu_estimates.report import UNNAMED, Report, layer_of
 from lambdanet.tpu_estimates.steps import TpuStep
 
 BACKENDS = ("jax", "tensorflow")
@@ -103,14 +103,15 @@ def check_step(
     """
     chips.chip_of(topology)  # fail early
     compiler.versions()
+    lower = None if K.ENGINE == "jax" else _trace(step)
     try:
-        if K.ENGINE == "jax":
+        if lower is None:
             with device.assume("TPU"):
                 compiled = _compile_function(step, topology, cache)
         else:
-            compiled = compiler.compile_hlo(_serialize(step), topology, cache)
+            compiled = compiler.compile_hlo(_serialize(lower, step), topology, cache)
     except compiler.CompileError as error:
-        raise _compile_error(str(error), step) from error
+        raise _compile_error(str(error), step, lower) from error
     profile, note = _read_profile(compiled.text)
     hbm = {
         "arguments": compiled.arguments,
@@ -193,30 +194,40 @@ def _read_profile(text: str) -> tuple[costs.Profile, str]:
     return profile, ""
 
 
-def _serialize(step: TpuStep) -> bytes:
-    """Returns the HLO of a step of TensorFlow, traced as for a TPU."""
+def _trace(step: TpuStep) -> Callable[[str], Any]:
+    """Traces a step as for a TPU, and returns a function: the stage "hlo" or "hlo_serialized" -> its HLO."""
     import tensorflow as tf
 
     function = tf.function(
         step.function, input_signature=step.inputs, jit_compile=True, autograph=False
     )
     with device.assume("TPU"):
-        lower = function.experimental_get_compiler_ir(*step.inputs)
+        return function.experimental_get_compiler_ir(*step.inputs)
+
+
+def _serialize(lower: Callable[[str], Any], step: TpuStep) -> bytes:
     try:
         return lower("hlo_serialized")
     except ValueError as error:  # an operation without an HLO form
         raise _compile_error(str(error), step) from error
 
 
-def _compile_error(message: str, step: TpuStep) -> DoesNotCompile:
+def _compile_error(
+    message: str, step: TpuStep, lower: Callable[[str], Any] | None = None
+) -> DoesNotCompile:
     """Returns the error for a message of the compiler: one line, with the layer."""
     for pattern in _OUT_OF_MEMORY:
         if found := pattern.search(message):
             needed = _gib(found[1], found[2])
             available = _gib(found[3], found[4])
+            largest = (
+                f"; the largest arrays: {_largest(lower, step.model_names)}"
+                if lower
+                else ""
+            )
             return DoesNotFit(
                 f"{step.name} with {step.batch} examples needs {needed:.2f} GiB of HBM, and a core has "
-                f"{available:.2f}"
+                f"{available:.2f}{largest}"
             )
     nodes = [next(filter(None, groups)) for groups in _NODE.findall(message)]
     where = f" in layer {layer_of(nodes[0], step.model_names)}" if nodes else ""
@@ -227,6 +238,29 @@ def _compile_error(message: str, step: TpuStep) -> DoesNotCompile:
         else message.strip().splitlines()[0][:500]
     )
     return DoesNotCompile(f"{step.name} does not compile for a TPU{where}: {what}")
+
+
+def _largest(lower: Callable[[str], Any], model_names: Collection[str]) -> str:
+    """Returns the three layers with the largest arrays of the unoptimized program, and their sizes."""
+    module = hlo.parse(lower("hlo"))
+    sizes: dict[str, int] = {}
+    for computation in module.computations.values():
+        for instruction in computation.instructions.values():
+            layer = layer_of(instruction.op_name, model_names)
+            if layer != UNNAMED and instruction.opcode not in (
+                "parameter",
+                "tuple",
+                "broadcast",
+                "while",
+            ):
+                sizes[layer] = max(
+                    [
+                        sizes.get(layer, 0),
+                        *(array.bytes for array in instruction.arrays),
+                    ]
+                )
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
+    return ", ".join(f"{layer} {size / chips.GIB:.2f} GiB" for layer, size in largest)
 
 
 def _gib(number: str, unit: str) -> float:
