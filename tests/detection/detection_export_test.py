@@ -300,7 +300,9 @@ def test_predict_program_writes_drawings_and_coco_json(
         assert 0 <= annotation["score"] <= 1
     assert {found["image_id"] for found in coco.anns.values()} == coco.imgs.keys()
     os.mkfifo(tmp_path / "pipe.png")
-    status = command_line.main(predict.COMMAND, [*words, str(tmp_path / "pipe.png")])
+    status = command_line.main(
+        predict.COMMAND, [*words, "--overwrite", str(tmp_path / "pipe.png")]
+    )
     assert_refused(status, "image must be a regular file, got ", capsys)
 
 
