@@ -24,6 +24,7 @@ from lambdanet.detection.configs import resolve
 from lambdanet.detection.data.records import CORNERS
 from lambdanet.detection.model_garden import task_factory, train_utils
 from lambdanet.tpu_estimates.steps import TpuStep
+from lambdanet.training.data.records import bytes_feature
 
 IMAGE_SIDE = 256  # of the synthetic images; the input pipeline resizes them
 NUM_OBJECTS = 8  # per synthetic image
@@ -140,18 +141,15 @@ def encode_example(
     def integers(*values: int) -> tf.train.Feature:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
-    def byte_strings(*values: bytes) -> tf.train.Feature:
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-
     height, width, _ = image.shape
     features = {
-        "image/encoded": byte_strings(tf.io.encode_jpeg(image).numpy()),
+        "image/encoded": bytes_feature(tf.io.encode_jpeg(image).numpy()),
         "image/height": integers(height),
         "image/width": integers(width),
-        "image/source_id": byte_strings(str(number).encode()),
+        "image/source_id": bytes_feature(str(number).encode()),
         "image/object/class/label": integers(*labels),
         "image/object/is_crowd": integers(*[int(crowd)] * len(labels)),
-        "image/object/mask": byte_strings(
+        "image/object/mask": bytes_feature(
             *[tf.io.encode_png(mask).numpy() for mask in masks]
         ),
     }

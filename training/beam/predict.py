@@ -306,6 +306,5 @@ class Predict(beam.DoFn):
             features = records.label_features(label, row.tolist())
             texts = {NAME: name, CLASS: self._classifier.class_names[label]}
             for field, text in texts.items():
-                value = tf.train.BytesList(value=[os.fsencode(text)])
-                features[field] = tf.train.Feature(bytes_list=value)
+                features[field] = records.bytes_feature(os.fsencode(text))
             yield records.serialize(features)

@@ -330,9 +330,13 @@ def encode_record(
       label: the class, from 0.
       probabilities: one per class; empty: no soft label.
     """
-    image_feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image]))
-    features = {IMAGE: image_feature} | label_features(label, probabilities)
+    features = {IMAGE: bytes_feature(image)} | label_features(label, probabilities)
     return serialize(features)
+
+
+def bytes_feature(*values: bytes) -> tf.train.Feature:
+    """Returns the feature of texts or files in a record."""
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
 
 
 def serialize(features: Mapping[str, tf.train.Feature]) -> bytes:
