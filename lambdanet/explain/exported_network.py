@@ -13,6 +13,7 @@ from lambdanet.models import zoo  # noqa: F401, so that Keras finds all layers
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.training.data import class_names
 from lambdanet.training.data.task_outputs import CLASSIFICATION
+from lambdanet.training.serving.exported_model import check_saved_model
 from lambdanet.training.serving.saved_model import CLASS_NAMES, NETWORK
 from lambdanet.training.serving.trained_weights import TrainedModel
 
@@ -28,9 +29,7 @@ def load_exported_network(saved_model: str | Path) -> TrainedModel:
     """
     path = os.path.expanduser(saved_model)
     accepted = "a folder written by `lambdanet export`"
-    if not tf.saved_model.contains_saved_model(path):
-        problem = "holds no SavedModel" if os.path.exists(path) else "does not exist"
-        raise invalid("saved_model", accepted, path, f"it {problem}")
+    check_saved_model(path, accepted)
     file = Path(path, NETWORK)
     if not file.exists():
         raise invalid(

@@ -37,11 +37,7 @@ def load_exported_model(
     """
     path = absolute(saved_model)
     accepted = f"a folder written by {program}"
-    if not tf.saved_model.contains_saved_model(path):
-        problem = (
-            "holds no SavedModel" if tf.io.gfile.exists(path) else "does not exist"
-        )
-        raise invalid("saved_model", accepted, path, hint=f"it {problem}")
+    check_saved_model(path, accepted)
     try:
         loaded = tf.saved_model.load(path)
     except Exception as error:  # a damaged SavedModel raises exceptions of many kinds
@@ -58,6 +54,14 @@ def load_exported_model(
         )
     names = [name.decode() for name in loaded.class_names().numpy()]
     return ExportedModel(loaded.signatures, names, read_record(loaded))
+
+
+def check_saved_model(path: str, accepted: str) -> None:
+    """Raises `InputError` where a path has no SavedModel, with what is `accepted`."""
+    if not tf.saved_model.contains_saved_model(path):
+        exists = tf.io.gfile.exists(path)
+        hint = "it holds no SavedModel" if exists else "it does not exist"
+        raise invalid("saved_model", accepted, path, hint)
 
 
 def load_export(saved_model: str | Path) -> ExportedModel:
