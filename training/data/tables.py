@@ -115,8 +115,6 @@ class MultilabelTable(TableSource):
         if not has_columns or ("labels" in names and len(names) > 3):
             accepted = "file, split, and either labels or one for each class, and no index of pandas"
             raise invalid(f"columns of {path!r}", accepted, names, _comma_hint(names))
-        if not len(table):
-            raise invalid(f"rows of {path!r}", "one or more", 0)
         values = table.select(self._columns).to_pylist()
         texts = [name for name in names if name in ("file", "split", "labels")]
         rows = as_texts(table, path, texts).to_pylist()
@@ -192,7 +190,7 @@ def read_rows(path: str, columns: Sequence[str] = COLUMNS) -> list[Texts]:
       columns: the columns to read: a file, what it has, and its split.
 
     Raises:
-      InputError: a column is missing or no text, a field is empty, or there are no rows.
+      InputError: a column is missing or no text, or a field is empty.
     """
     table = _load(path, "labels")
     if any(table.column_names.count(name) != 1 for name in columns):
@@ -209,8 +207,6 @@ def read_rows(path: str, columns: Sequence[str] = COLUMNS) -> list[Texts]:
                 f"a {columns[0]}, a {columns[1]} and a split",
                 row,
             )
-    if not rows:
-        raise invalid(f"rows of {path!r}", "one or more", 0)
     return rows
 
 
@@ -255,7 +251,7 @@ def _load(path: str, name: str) -> pyarrow.Table:
 def rows_of_table(
     texts: list[Texts], path: str, root: str, recipe: Recipe
 ) -> list[Row]:
-    """Returns rows without outer spaces in labels and splits; `InputError` where two contradict each other.
+    """Returns rows without outer spaces in labels and splits; `InputError` for none, or two that contradict.
 
     Args:
       texts: the `file`, `label` and `split` of each row.
@@ -263,6 +259,8 @@ def rows_of_table(
       root: the folder of the files.
       recipe: the splits of training and evaluation.
     """
+    if not texts:
+        raise invalid(f"rows of {path!r}", "one or more", 0)
     seen: dict[tuple[str, str], tuple[object, int]] = {}
 
     def check(rule: str, key: str, value: object, number: int) -> None:
