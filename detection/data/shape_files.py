@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from lambdanet.core.errors import check_counts, invalid, is_integer
+from lambdanet.core.errors import check_counts, check_natural
 from lambdanet.core.files import absolute, atomic_dir, check_output_dir
 from lambdanet.detection.data import annotations
 from lambdanet.detection.data.drawn_shapes import (
@@ -53,8 +53,7 @@ def write_shapes(
       InputError: a number is out of range, or `out` is not empty or cannot be written.
     """
     check_counts(train=train, val=val, num_shards=num_shards)
-    if not is_integer(seed) or seed < 0:
-        raise invalid("seed", "a non-negative integer", seed)
+    check_natural("seed", seed)
     check_output_dir(out)
     path = absolute(out)
     with atomic_dir(path) as staging:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated
 
 from lambdanet.cli.training import (
-    BACKENDS,
     MaxBadRecords,
     ModelName,
     Overlap,
@@ -101,7 +100,7 @@ def explain(
         from lambdanet.models.names import check_model
 
         check_model(model, "classification")
-    use_backend("tensorflow", BACKENDS)
+    use_backend("tensorflow")
 
     from lambdanet.explain import exported_network, pictures
     from lambdanet.training.serving import trained_weights

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lambdanet.configs.recipe import Recipe
 
 FORMATS = ("saved_model", "litert", "litert_int8", "litert_int8_full", "onnx")
-BACKENDS = ("tensorflow", "jax")
 
 
 def _fields() -> list[str]:
@@ -123,7 +122,7 @@ def train(
       deterministic: make runs of the same recipe bitwise reproducible; slower.
     """
     changed = _recipe(recipe, set)
-    use_backend(backend, BACKENDS)
+    use_backend(backend)
     use_onednn()
 
     from lambdanet.training import train
@@ -214,7 +213,7 @@ def evaluate(
       out: folder for tables and drawings, such as classes.csv (default: none).
       flip: average the logits of each picture and its mirror image.
     """
-    use_backend(backend, BACKENDS)
+    use_backend(backend)
     use_onednn()
 
     from lambdanet.training import evaluate
@@ -277,7 +276,7 @@ def export(
         from lambdanet.models.names import check_model
 
         check_model(model)
-    use_backend("tensorflow", BACKENDS)  # reads the checkpoints of both
+    use_backend("tensorflow")  # reads the checkpoints of both
 
     from lambdanet.training.serving import export as exporter
 

@@ -12,6 +12,7 @@ from types import ModuleType
 from lambdanet.core.errors import InputError, invalid
 
 BACKENDS = ("tensorflow", "jax", "torch")
+OF_COMMANDS = BACKENDS[:2]  # that they can choose
 HINT = (
     "lambdanet uses Keras 3: build the model with `import keras`, and hold it in a model of tf_keras by "
     "`lambdanet.as_tf_keras`"
@@ -20,22 +21,21 @@ HINT = (
 _is_held = contextvars.ContextVar("is_held", default=False)
 
 
-def use_backend(name: str | None, accepted: Sequence[str]) -> None:
-    """Chooses the backend of Keras 3, before Keras is imported.
+def use_backend(name: str | None) -> None:
+    """Chooses the backend of Keras 3 for a command, before Keras is imported.
 
     Args:
       name: the backend; None: that of KERAS_BACKEND, else of `~/.keras/keras.json`, else TensorFlow.
-      accepted: the backends that can be chosen.
 
     Raises:
-      InputError: it is another backend, or Keras is imported on another.
+      InputError: it is not one of `OF_COMMANDS`, or Keras is imported on another.
     """
     backend = name or os.environ.get("KERAS_BACKEND")
     if not backend:
         return
-    if backend not in accepted:
+    if backend not in OF_COMMANDS:
         raise invalid(
-            "backend" if name else "KERAS_BACKEND", " or ".join(accepted), backend
+            "backend" if name else "KERAS_BACKEND", " or ".join(OF_COMMANDS), backend
         )
     if "keras" in sys.modules and (imported := keras_3_backend()) != backend:
         raise invalid(
