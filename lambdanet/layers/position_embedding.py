@@ -303,9 +303,7 @@ class RelativePositionEmbedding(PositionEmbedding):
         else:
             axes = cut_axes(term, None)
             embeddings = relative_positions.expand_table(term.table, axes)
-            outputs = products.apply_embeddings(
-                term.queries, term.values, embeddings, mask, term.content
-            )
+            outputs = products.apply_embeddings(term, embeddings, mask)
         return self._with_bias(outputs, term) if self.use_bias else outputs
 
     def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> Tensor:
@@ -453,9 +451,7 @@ class UnstructuredPositionEmbedding(PositionEmbedding):
             mask = reference.causal_mask(
                 term.query_size, term.context_size, axis, strides
             )
-        outputs = products.apply_embeddings(
-            term.queries, term.values, embeddings, mask, term.content
-        )
+        outputs = products.apply_embeddings(term, embeddings, mask)
         return term.geometry.pool(outputs)
 
     def _read_pairs(self, term: PositionTerm, chosen: Any, has_past: bool) -> Tensor:

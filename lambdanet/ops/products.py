@@ -268,28 +268,23 @@ def _swap(x: Tensor) -> Tensor:
 
 
 def apply_embeddings(
-    queries: Tensor,
-    values: Tensor,
-    embeddings: Tensor,
-    mask: Tensor | None,
-    content: Tensor | None,
+    term: PositionTerm, embeddings: Tensor, mask: Tensor | None
 ) -> Tensor:
     """Applies position lambdas whose embeddings are given for all pairs of positions.
 
     Args:
-      queries: [b, *query_size, h, k].
-      values: [b, *context_size, v, u].
+      term: the queries, the values, and a content lambda to add to all position lambdas.
       embeddings: [n, k, m * u].
       mask: whether a query sees a context position, [n, m] or [b, n, m], booleans; None: it sees all.
-      content: a content lambda to add to all position lambdas, [b, k, v].
 
     Returns:
       [b, *query_size, h, v].
     """
-    *_, v, u = tensors.sizes(values)
-    shape = [*tensors.sizes(queries)[:-1], v]
-    values = content_lambdas.join_intra_depth(content_lambdas.flatten_map(values))
-    flat = content_lambdas.flatten_map(queries)
+    *_, v, u = tensors.sizes(term.values)
+    shape = [*tensors.sizes(term.queries)[:-1], v]
+    values = content_lambdas.flatten_map(term.values)
+    values = content_lambdas.join_intra_depth(values)
+    flat = content_lambdas.flatten_map(term.queries)
     if mask is None:
         outputs = query_first(flat, values, embeddings)
     else:
@@ -298,6 +293,6 @@ def apply_embeddings(
         similarity = K.einsum("bnhk,nkm->bnhm", flat, embeddings) * pairs
         outputs = K.einsum("bnhm,bmv->bnhv", similarity, values)
     outputs = K.reshape(outputs, shape)
-    if content is None:
+    if term.content is None:
         return outputs
-    return content_lambdas.apply(queries, content, outputs)
+    return content_lambdas.apply(term.queries, term.content, outputs)
