@@ -62,16 +62,15 @@ def crop_flip(image: Encoded, prepare: Preprocessing, seed: tf.Tensor) -> tf.Ten
 
 def flip(image: Encoded, prepare: Preprocessing, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square, flipped in half of the cases."""
-    return tf.image.stateless_random_flip_left_right(
-        _to_uint8(prepare.square(image.pixels())), derive_seed(seed, 1)
-    )
+    pixels = central_view(image, prepare, seed)
+    return tf.image.stateless_random_flip_left_right(pixels, derive_seed(seed, 1))
 
 
 def padded_crop_flip(
     image: Encoded, prepare: Preprocessing, seed: tf.Tensor
 ) -> tf.Tensor:
     """Returns the central square shifted by up to `PADDING` over black, flipped in half of the cases."""
-    pixels = _to_uint8(prepare.square(image.pixels()))
+    pixels = central_view(image, prepare, seed)
     size = prepare.input_size
     pad = round(PADDING * size)
     padded = tf.pad(pixels, [[pad, pad], [pad, pad], [0, 0]])
