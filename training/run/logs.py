@@ -206,10 +206,3 @@ def _loss(recipe: Recipe) -> str:
     decay = recipe.weight_decay
     place = ", each step" if recipe.decays_in_steps else " and"
     return f"the loss has label smoothing of {smoothing:g}{place} weight decay of {decay:g}"
-
-
-def compilation(size: int) -> str:
-    """Returns what JAX may take minutes for: the step for square images of `size` pixels."""
-    return (
-        f"compiling the step for images of {size} pixels, which may take minutes once"
-    )

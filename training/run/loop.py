@@ -66,7 +66,6 @@ from lambdanet.training.run.logs import (
     HistoryFile,
     SkippedSteps,
     Speed,
-    compilation,
     learning_rate,
     opening,
     show_pictures,
@@ -290,7 +289,11 @@ def train(
                 pictures = dataset.first_images(MAX_PICTURES)
                 show_pictures(path / model_dirs.LOGS, recipe, pictures)
             if devices.chief and keras.config.backend() == "jax":
-                print(compilation(recipe.size_in_training), flush=True)
+                print(
+                    f"compiling the step for images of {recipe.size_in_training} pixels, which may take "
+                    "minutes once",
+                    flush=True,
+                )
 
             # Its epochs.
             saving = SaveCheckpoints(checkpoints, chosen.save_every, stop)

@@ -270,7 +270,7 @@ class MeanAveragePrecision(keras.metrics.Metric):
         return tuple(ops.unstack(ops.cumsum(counts, axis=-1), 2))
 
     def get_config(self) -> dict[str, Any]:
-        return {"num_classes": self.num_classes, "name": self.name, "dtype": self.dtype}
+        return {**super().get_config(), "num_classes": self.num_classes}
 
 
 @keras.saving.register_keras_serializable("lambdanet")
