@@ -16,6 +16,7 @@ from keras.tree import flatten, map_structure  # noqa: F401
 
 from lambdanet.core.errors import invalid
 
+ENGINE = keras.config.backend()
 Tensor: TypeAlias = Any
 DType: TypeAlias = Any
 Variable: TypeAlias = Any
@@ -80,7 +81,7 @@ def average_pool(x: Tensor, size: Any, strides: Any, padding: str) -> Tensor:
         (value, value) if isinstance(value, int) else tuple(value)
         for value in (size, strides)
     )
-    if keras.config.backend() != "torch" or padding.lower() != "same":
+    if ENGINE != "torch" or padding.lower() != "same":
         is_half = dtype_name(x.dtype) == "float16"  # TensorFlow adds in float16
         wide = ops.cast(x, "float32") if is_half else x
         means = ops.average_pool(wide, size, strides, padding.lower(), "channels_last")
@@ -100,14 +101,14 @@ def softmax_cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
 
 def one_hot(indices: Any, count: int, dtype: DType = "float32") -> Tensor:
     """Like `keras.ops.one_hot`, but for torch's check of values, which LiteRT cannot convert."""
-    if keras.config.backend() != "torch":
+    if ENGINE != "torch":
         return ops.one_hot(indices, count, dtype=dtype)
     return ops.cast(ops.expand_dims(indices, -1) == ops.arange(count), dtype)
 
 
 def take(x: Tensor, indices: Any, axis: int) -> Tensor:
     """Like `keras.ops.take` for indices from 0, which torch cannot export to ONNX."""
-    if keras.config.backend() != "torch":
+    if ENGINE != "torch":
         return ops.take(x, indices, axis)
     indices = ops.convert_to_tensor(indices)
     rows = x.index_select(axis, ops.reshape(indices, [-1]))
@@ -121,7 +122,7 @@ def max_pool(x: Tensor, size: int, strides: int, padding: str) -> Tensor:
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Like `tf.custom_gradient`; on torch, autograd is used."""
-    if keras.config.backend() == "torch":
+    if ENGINE == "torch":
         return lambda *inputs: function(*inputs)[0]
 
     def run(*inputs: Any) -> Any:
@@ -137,7 +138,7 @@ def associative_scan(
     merge: Callable[..., tuple[Tensor, ...]], elements: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
     """Like `keras.ops.associative_scan` along axis 1."""
-    if keras.config.backend() == "jax":
+    if ENGINE == "jax":
         return ops.associative_scan(merge, elements, axis=1)
     return scan_by_doubling(merge, elements)
 
@@ -247,7 +248,7 @@ def static_sizes(shape: Sequence[Any], has_batch: bool = True) -> list[Any]:
 
 
 def _is_traced_by_torch() -> bool:
-    if keras.config.backend() != "torch":
+    if ENGINE != "torch":
         return False
     import torch
 
@@ -256,7 +257,7 @@ def _is_traced_by_torch() -> bool:
 
 def is_symbolic(x: Any) -> bool:
     """Returns whether `x` is a tensor, or a size that an export leaves open."""
-    if keras.config.backend() == "jax":
+    if ENGINE == "jax":
         import jax.export
 
         return ops.is_tensor(x) or jax.export.is_symbolic_dim(x)
@@ -267,7 +268,7 @@ def is_symbolic(x: Any) -> bool:
 
 def larger_size(a: Any, b: Any) -> Any:
     """Returns the larger of two sizes, of which an export may leave one open."""
-    if keras.config.backend() == "jax":
+    if ENGINE == "jax":
         import jax.core
 
         return jax.core.max_dim(a, b)
@@ -278,7 +279,7 @@ def check_at_most(x: Any, largest: int, message: str) -> None:
     """Rejects a size that an export leaves open: only TensorFlow can compare it when the function runs."""
     raise invalid(
         "the size of the map",
-        f"fixed by input_signature, in an export on {keras.config.backend()}",
+        f"fixed by input_signature, in an export on {ENGINE}",
         str(x),
         f"the exported function could not report {message!r}",
     )
@@ -286,7 +287,7 @@ def check_at_most(x: Any, largest: int, message: str) -> None:
 
 def as_constant(compute: Callable[..., Tensor], *args: Any) -> np.ndarray:
     """Returns the value of `compute(*args)` as a NumPy array, also while a function is traced."""
-    if keras.config.backend() == "jax":
+    if ENGINE == "jax":
         import jax
 
         # One compilation, instead of one for each operation.
@@ -311,7 +312,7 @@ def compute_by_constants(
 
 def accelerators() -> list[str]:
     """Returns the kinds of accelerators that this process can see, "TPU" and "GPU"."""
-    if keras.config.backend() == "jax":
+    if ENGINE == "jax":
         import jax
 
         return [

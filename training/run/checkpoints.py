@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lambdanet.backend import compat, keras
+from lambdanet.backend import ENGINE, compat, keras
 from lambdanet.backend.strategies import SEEDS
 from lambdanet.core.errors import InputError, Preempted, invalid, one_line
 from lambdanet.core.files import atomic_file, write_atomic
@@ -271,7 +271,7 @@ def sync(model: keras.Model) -> None:
 
     On JAX, `fit` takes the values out of the variables, and each step overwrites those of the one before.
     """
-    if keras.config.backend() == "jax":
+    if ENGINE == "jax":
         model.jax_state_sync()
 
 

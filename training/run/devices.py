@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lambdanet.backend import keras
+from lambdanet.backend import ENGINE, keras
 from lambdanet.backend.strategies import average_on_read, draw_different_numbers
 from lambdanet.core.errors import InputError, Preempted, check_known, invalid, one_line
 from lambdanet.core.files import cache_dir, writable_dir
@@ -272,10 +272,8 @@ def create_devices(
         raise invalid("distribute", "auto or tpu where a tpu is given", name)
     if name == "auto" and not tpu and "TF_CONFIG" in os.environ and read_task()[0] > 1:
         name = "multi_worker"
-    if keras.config.backend() == "jax":
-        devices = _create_jax_devices(name, tpu)
-    else:
-        devices = _create_strategy_devices(name, tpu)
+    create = _create_jax_devices if ENGINE == "jax" else _create_strategy_devices
+    devices = create(name, tpu)
     if global_batch_size % devices.replicas:
         accepted = f"a multiple of {devices.replicas}, the number of devices with --distribute={name}"
         raise invalid("global_batch_size", accepted, global_batch_size)

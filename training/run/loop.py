@@ -34,7 +34,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lambdanet.backend import keras
+from lambdanet.backend import ENGINE, keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.core import which_keras
 from lambdanet.core.command_line import find_function
@@ -215,7 +215,7 @@ def train(
 
         # The model, with its initial weights unless it has been trained, and its optimizer.
         keras.utils.set_random_seed(recipe.seed)
-        if chosen.deterministic and keras.config.backend() == "tensorflow":
+        if chosen.deterministic and ENGINE == "tensorflow":
             tf.config.experimental.enable_op_determinism()
         model = build_model_for_training(recipe)
         frozen = start.frozen_layers(model, recipe)
@@ -288,7 +288,7 @@ def train(
             if devices.chief and step == 0:
                 pictures = dataset.first_images(MAX_PICTURES)
                 show_pictures(path / model_dirs.LOGS, recipe, pictures)
-            if devices.chief and keras.config.backend() == "jax":
+            if devices.chief and ENGINE == "jax":
                 print(
                     f"compiling the step for images of {recipe.size_in_training} pixels, which may take "
                     "minutes once",
@@ -476,7 +476,7 @@ def check_steps(recipe: Recipe, devices: Devices, options: TrainOptions) -> None
         accepted = f"a divisor of the batch of a device, {batch}"
         raise invalid("accumulate_steps", accepted, recipe.accumulate_steps)
     steps = options.steps_per_execution
-    if keras.config.backend() == "tensorflow" and min(devices.replicas, steps) > 1:
+    if ENGINE == "tensorflow" and min(devices.replicas, steps) > 1:
         accepted = "1 on several devices of TensorFlow, where the `fit` of Keras fails with more"
         raise invalid("steps_per_execution", accepted, steps)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lambdanet.backend import keras
+from lambdanet.backend import ENGINE, keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.core import onednn
@@ -154,7 +154,7 @@ def describe(dataset: Dataset, before: DataRecord) -> DataRecord:
         {},
         source.made_from_training,
         masks=[],
-        onednn=onednn.is_used() if keras.config.backend() == "tensorflow" else None,
+        onednn=onednn.is_used() if ENGINE == "tensorflow" else None,
         white_class=source.white_class,
     )
     known = {row[0]: row for row in before.masks}
