@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lambdanet import backend as K
-from lambdanet.backend import device
+from lambdanet.backend import device, keras
 from lambdanet.core.errors import InputError, one_line
 from lambdanet.tpu_estimates import chips, compiler, costs, hlo, steps
 from lambdanet.tpu_estimates.compiler import Cache
@@ -43,7 +43,7 @@ class DoesNotFit(DoesNotCompile):
 
 
 def tpu_check(
-    model: K.keras.Model,
+    model: keras.Model,
     batch: Any,
     topology: str = "v5e:2x2",
     mode: str = "train",
@@ -158,16 +158,16 @@ def _compile_function(
 def _distribution(step: TpuStep, mesh: Any) -> contextlib.AbstractContextManager[Any]:
     """Returns the context in which Keras traces a step of all devices of a mesh."""
     names = [f"tpu:{number}" for number in range(mesh.size)]
-    keras_mesh = K.keras.distribution.DeviceMesh(
+    keras_mesh = keras.distribution.DeviceMesh(
         mesh.devices.shape, list(mesh.axis_names), names
     )
     keras_mesh._backend_mesh = mesh  # which Keras would make of devices that are there
     if step.model_parallel == 1:
-        return K.keras.distribution.DataParallel(
+        return keras.distribution.DataParallel(
             device_mesh=keras_mesh, auto_shard_dataset=False
         ).scope()
     layouts = steps.layout_map(keras_mesh, step.layout)
-    return K.keras.distribution.ModelParallel(
+    return keras.distribution.ModelParallel(
         layout_map=layouts,
         batch_dim_name=compiler.BATCH_AXIS,
         auto_shard_dataset=False,

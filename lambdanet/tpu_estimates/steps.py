@@ -10,6 +10,7 @@ import numpy as np
 
 from lambdanet import backend as K
 from lambdanet import configs
+from lambdanet.backend import keras
 from lambdanet.configs import imagenet_350
 from lambdanet.configs.recipe import Recipe
 from lambdanet.core import which_keras
@@ -164,7 +165,7 @@ def map_state(model: Any, mode: str, function: Callable[[Any], Any]) -> Any:
 
 
 def model_step(
-    model: K.keras.Model,
+    model: keras.Model,
     batch: Any,
     mode: str = "train",
     batch_size: int | None = None,
@@ -177,7 +178,7 @@ def model_step(
 
     check_known("mode", mode, MODES)
     check_counts(model_parallel=model_parallel)
-    if not isinstance(model, K.keras.Model):
+    if not isinstance(model, keras.Model):
         raise invalid("model", "a keras.Model", model)
     if mode == "train" and not model.compiled:
         raise invalid("model", "compiled, as for `fit`", model.name)
@@ -188,9 +189,9 @@ def model_step(
     if mode == "train":
         model._symbolic_build(data_batch=data)  # as `fit` does
     else:
-        data, *_ = K.keras.utils.unpack_x_y_sample_weight(data)
+        data, *_ = keras.utils.unpack_x_y_sample_weight(data)
         if not model.built:
-            model(jax.tree.map(lambda x: K.keras.KerasTensor(x.shape, x.dtype), data))
+            model(jax.tree.map(lambda x: keras.KerasTensor(x.shape, x.dtype), data))
     partitions = _partitions(model, layout) if layout else None
     name = f"{model.name}, {mode}, {model.dtype_policy.name}, JAX"
     return TpuStep(
@@ -235,7 +236,7 @@ def step_of_function(name: str, mode: str = "train", **options: Any) -> TpuStep:
 
 def layout_map(mesh: Any, layout: Layout) -> Any:
     """Returns a layout as Keras's `LayoutMap` on a mesh."""
-    layouts = K.keras.distribution.LayoutMap(mesh)
+    layouts = keras.distribution.LayoutMap(mesh)
     for pattern, axes in layout.items():
         layouts[pattern] = tuple(axes)
     return layouts
@@ -245,7 +246,7 @@ def _partitions(model: Any, layout: Layout) -> Any:
     """Returns the axes between which the cores divide each array of a training step's state."""
     from jax.sharding import PartitionSpec
 
-    mesh = K.keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
+    mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
     layouts = layout_map(mesh, layout)
     found = {}
     for weight in model.weights:
@@ -291,9 +292,7 @@ def _struct(array: Any) -> Any:
     """Returns the shape and type with which JAX traces an array or a variable of any library."""
     import jax
 
-    dtype = jax.dtypes.canonicalize_dtype(
-        K.keras.backend.standardize_dtype(array.dtype)
-    )
+    dtype = jax.dtypes.canonicalize_dtype(keras.backend.standardize_dtype(array.dtype))
     return jax.ShapeDtypeStruct(tuple(array.shape), dtype)
 
 
@@ -301,7 +300,7 @@ def _names(model: Any) -> list[str]:
     """Returns the names of a model and of the models in it."""
     names = [model.name]
     for layer in getattr(model, "layers", ()):
-        if isinstance(layer, K.keras.Model):
+        if isinstance(layer, keras.Model):
             names += _names(layer)
     return names
 
