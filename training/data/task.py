@@ -24,6 +24,11 @@ from lambdanet.training.data.task_outputs import TaskOutputs, find_task, place_o
 if TYPE_CHECKING:
     from lambdanet.backend import keras
 
+Example = dict[str, Any]  # of a source
+Pair = tuple[Any, Any]  # an image and its label
+# The logits of each batch, and its labels, as of `evaluate.outputs`.
+Batches = Iterable[tuple[Any, np.ndarray]]
+
 
 class Evaluation(NamedTuple):
     """What was measured on a split.
@@ -73,15 +78,15 @@ class Task(Protocol):
     def open_source(self, data_dir: str | None) -> Any:
         """Returns the labeled images of the recipe, a `training.data.sources.Source`."""
 
-    def read(self, source: Any, example: dict[str, Any]) -> Any:
+    def read(self, source: Any, example: Example) -> Any:
         """Returns the label of an example, of one shape and type for all; classes have `source.numbers`."""
         return source.label(example)
 
-    def pair(self, source: Any, example: dict[str, Any]) -> tuple[Any, Any]:
+    def pair(self, source: Any, example: Example) -> Pair:
         """Returns the image of an example, as `view` takes it, and its label."""
         return source.image(example), self.read(source, example)
 
-    def view(self, image: Any, label: Any, seed: Any) -> tuple[Any, Any]:
+    def view(self, image: Any, label: Any, seed: Any) -> Pair:
         """Returns the part of an image and its label that training sees, by a seed, int64 [2].
 
         Args:
@@ -97,8 +102,8 @@ class Task(Protocol):
         return preprocess.training_view(image, self.recipe, seed), label
 
     def evaluation_pair(
-        self, source: Any, example: dict[str, Any], whole: bool = False
-    ) -> tuple[Any, Any]:
+        self, source: Any, example: Example, whole: bool = False
+    ) -> Pair:
         """Returns a normalized image, float32 [input_size, input_size, c] or `whole`, and its label."""
         from lambdanet.training.data import preprocess
 
@@ -133,13 +138,11 @@ class Task(Protocol):
         is_own = not task.__module__.startswith("lambdanet.")
         return {"task": place_of(task) if is_own else self.recipe.task}
 
-    def measure(
-        self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], model_dir: Path
-    ) -> Evaluation:
+    def measure(self, pairs: Batches, model_dir: Path) -> Evaluation:
         """Returns what an evaluation measures.
 
         Args:
-          pairs: the logits of each batch, and its labels, as of `evaluate.outputs`.
+          pairs: the logits and labels.
           model_dir: the folder of the run.
         """
 

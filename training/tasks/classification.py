@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One class for each image: the task `classification`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from lambdanet.core import text_table
 from lambdanet.core.errors import invalid
 from lambdanet.core.files import write_output
 from lambdanet.training.calibration import expected_calibration_error
-from lambdanet.training.data.task import Evaluation, Task
+from lambdanet.training.data.task import Batches, Evaluation, Example, Task
 from lambdanet.training.data.task_outputs import Result, TaskOutputs
 from lambdanet.training.serving.drawing import draw_prediction, percent
 
@@ -109,7 +109,7 @@ class Classification(Task):
 
         return TfdsSource(self.recipe, data_dir)
 
-    def read(self, source: Any, example: dict[str, Any]) -> Any:
+    def read(self, source: Any, example: Example) -> Any:
         import tensorflow as tf
 
         label = source.label(example)
@@ -145,9 +145,7 @@ class Classification(Task):
     def first_label(self) -> np.ndarray:
         return np.zeros([1], np.int64)
 
-    def measure(
-        self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], model_dir: Path
-    ) -> Evaluation:
+    def measure(self, pairs: Batches, model_dir: Path) -> Evaluation:
         del model_dir
         return measure(pairs)
 
@@ -183,7 +181,7 @@ class Classification(Task):
         print(f"{len(wrong)} wrong images: {file}")
 
 
-def measure(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Evaluation:
+def measure(pairs: Batches) -> Evaluation:
     """Returns `examples`, `top_1`, `top_5`, `loss` and `calibration_error`, and the predicted classes [n].
 
     Args:

@@ -6,7 +6,7 @@ NaN where that is unknown, which counts in no loss and no metric. Mixed images h
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from lambdanet.core import text_table
 from lambdanet.core.errors import InputError, invalid
 from lambdanet.core.files import write_output
 from lambdanet.training.data.class_names import read_names
-from lambdanet.training.data.task import Evaluation, Task
+from lambdanet.training.data.task import Batches, Evaluation, Example, Task
 from lambdanet.training.data.task_outputs import Result
 from lambdanet.training.tasks.classification import ClassOutputs
 
@@ -64,7 +64,7 @@ class Multilabel(Task):
         )
         raise invalid("dataset", accepted, self.recipe.dataset)
 
-    def read(self, source: Any, example: dict[str, Any]) -> Any:
+    def read(self, source: Any, example: Example) -> Any:
         import tensorflow as tf
 
         labels = source.label(example)
@@ -112,9 +112,7 @@ class Multilabel(Task):
         default = [DEFAULT_THRESHOLD] * self.recipe.num_classes
         return list(found.get("thresholds", default))
 
-    def measure(
-        self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], model_dir: Path
-    ) -> Evaluation:
+    def measure(self, pairs: Batches, model_dir: Path) -> Evaluation:
         logits, labels = map(np.concatenate, zip(*pairs, strict=True))
         # The cross entropy of the sigmoid, without overflow.
         losses = (

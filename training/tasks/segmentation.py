@@ -4,7 +4,6 @@
 A label is the mask of an image, uint8 [h, w]. Pixels of 255 have no class, and count in no loss and metric.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from lambdanet.core import text_table
 from lambdanet.core.errors import InputError, invalid
 from lambdanet.core.files import write_output
 from lambdanet.training.data.class_names import IGNORED
-from lambdanet.training.data.task import Evaluation, Task
+from lambdanet.training.data.task import Batches, Evaluation, Example, Pair, Task
 from lambdanet.training.data.task_outputs import Result
 from lambdanet.training.serving.drawing import draw_mask, mask_image
 from lambdanet.training.tasks.classification import ClassOutputs
@@ -107,14 +106,14 @@ class Segmentation(Task):
             raise invalid("dataset", accepted, self.recipe.dataset)
         return masks.MaskSource(self.recipe, data_dir)
 
-    def pair(self, source: Any, example: dict[str, Any]) -> tuple[Any, Any]:
+    def pair(self, source: Any, example: Example) -> Pair:
         import tensorflow as tf
 
         pixels = source.image(example).pixels()
         # A mask of another size is a bad record.
         return pixels, source.label(example, tf.shape(pixels)[:2])
 
-    def view(self, image: Any, label: Any, seed: Any) -> tuple[Any, Any]:
+    def view(self, image: Any, label: Any, seed: Any) -> Pair:
         from lambdanet.training.data import mask_view
 
         recipe = self.recipe
@@ -122,8 +121,8 @@ class Segmentation(Task):
         return mask_view.view(image, label, size, recipe.augmentation, seed)
 
     def evaluation_pair(
-        self, source: Any, example: dict[str, Any], whole: bool = False
-    ) -> tuple[Any, Any]:
+        self, source: Any, example: Example, whole: bool = False
+    ) -> Pair:
         from lambdanet.training.data import mask_view, preprocess
 
         recipe = self.recipe
@@ -155,9 +154,7 @@ class Segmentation(Task):
         size = self.recipe.size_in_training
         return np.zeros([1, size, size], np.uint8)
 
-    def measure(
-        self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], model_dir: Path
-    ) -> Evaluation:
+    def measure(self, pairs: Batches, model_dir: Path) -> Evaluation:
         import tensorflow as tf
 
         del model_dir
