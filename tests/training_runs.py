@@ -93,6 +93,8 @@ RUN_FILES = [
     "recipe.json",
 ]
 TIMES = {"seconds", "images_per_second"}
+# The normalization of models that are exported.
+MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
 
 
 def act_at(
@@ -188,13 +190,13 @@ def run_exported(folder: Path, images: np.ndarray, format: str = "litert"):
 def write_runtime(
     model,
     out,
-    input_size,
-    mean,
-    std,
     class_names,
     format="litert",
     pictures=None,
     calibration=None,
+    input_size=20,
+    mean=MEAN,
+    std=STD,
     **options,
 ):
     """Writes a model for a runtime, and returns its comparison with Keras."""

@@ -2,11 +2,12 @@
 """Wrong values of every argument of every layer are refused on one line with the argument and the value."""
 
 import inspect
+import re
 
 import pytest
+from refusals import refused
 
 import lambdanet
-from lambdanet.core.errors import InputError
 from lambdanet.layers.layer import Layer
 
 LAYERS = {
@@ -112,9 +113,6 @@ def test_wrong_values_are_refused(layer, argument):
     for value in WRONG[argument]:
         if value is None and default is None:
             continue
-        with pytest.raises(InputError) as error:
+        with refused(re.escape(repr(value))) as error:
             layer(**{**REQUIRED.get(layer, {}), argument: value})
-        message = str(error.value)
-        assert argument in message.replace(" ", "_")
-        assert repr(value) in message
-        assert "\n" not in message
+        assert argument in str(error.value).replace(" ", "_")

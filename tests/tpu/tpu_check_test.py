@@ -2,7 +2,6 @@
 """Tests of `lambdanet tpu-check` with the TPU compiler: small programs and a small model."""
 
 import concurrent.futures
-import dataclasses
 import functools
 import importlib.util
 import json
@@ -21,6 +20,7 @@ from programs.small_model import small_model
 from refusals import refused
 from refused_commands import assert_refused
 from tpu_programs import INNER, TRIPS, N
+from training_runs import recipe_with
 
 from lambdanet import cli, configs
 from lambdanet.models import zoo
@@ -258,8 +258,8 @@ def test_collectives_of_a_parallel_step(
 def test_recipe_step_equals_a_step_of_fit(monkeypatch):
     """Loss, weights, averages and the state of the optimizer equal those after one step of `fit`."""
     monkeypatch.setattr("lambdanet.models.zoo.create_model", small_model)
-    recipe = dataclasses.replace(
-        configs.get_recipe("digits"),
+    recipe = recipe_with(
+        "digits",
         dropout_rate=0.0,
         stochastic_depth_rate=0.0,
         ema_decay=0.5,
@@ -295,7 +295,7 @@ def test_recipes_of_steps():
     other = steps.recipe_for("efficientnet_b0")
     found = (other.model, other.input_size, other.epochs)
     assert found == ("efficientnet_b0", 224, 350)
-    recipe = dataclasses.replace(configs.get_recipe("digits"), training_size=20)
+    recipe = recipe_with("digits", training_size=20)
     for mode, size in (("train", 20), ("infer", recipe.input_size)):
         assert steps.recipe_step(recipe, mode, 2).inputs[0].shape[1] == size
     with refused("num_classes must be .*--set=num_classes=1000, got 0"):

@@ -9,7 +9,7 @@ import pytest
 from helpers import write_picture
 from refusals import refused
 from refused_commands import assert_refused
-from training_runs import recipe_with, write_run
+from training_runs import open_dataset, recipe_with, write_run
 
 from lambdanet import cli, configs
 from lambdanet.configs.registry import pretrained_weights
@@ -72,7 +72,7 @@ def test_data_dir_not_in_utf8_is_rejected(tmp_path, dataset):
     data_dir = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     os.mkdir(data_dir)
     with refused("data_dir must be a path in UTF-8, got .*udcff'"):
-        Dataset.open(dataclasses.replace(RECIPE, dataset=dataset), data_dir)
+        open_dataset(RECIPE, data_dir, dataset=dataset)
 
 
 def test_every_line_break_in_names_is_rejected():

@@ -6,13 +6,15 @@ import io
 import itertools
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
+from helpers import assert_equal_arrays, write_picture
 from picture_table import chunk, exif, png, turned
 from PIL import Image
 from refusals import refused
-from training_runs import IN_FOLDERS, check_said
+from training_runs import IN_FOLDERS, check_said, open_dataset
 
 from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
@@ -79,8 +81,7 @@ def test_mask_has_samples_of_its_file_in_any_depth_and_orientation(root, palette
         mask = encode(samples, depth, of_mask, palette)
         write_pair(root, f"{len(expected):03d}", picture, mask, "validation")
         expected.append(upright[..., 0])
-    for found, one in zip(read_masks(open_masks(root, 200)), expected, strict=True):
-        np.testing.assert_array_equal(found, one)
+    assert_equal_arrays(read_masks(open_masks(root, 200)), expected)
 
 
 @pytest.mark.parametrize(
@@ -109,11 +110,8 @@ def test_doubts_are_printed(root, capsys):
     numbers = blocks(0, 1, 2, 0)
     write_pair(root, "a", encode(numbers), encode(numbers, palette=PALETTE))
     write_pair(root, "b", encode(numbers), encode(numbers, palette=swapped))
-    for name, of_picture, of_mask in (
-        ("c", 3, 0),
-        ("d", 3, 1),
-        ("e", 3, 3),
-        ("f", 1, 0),
+    for name, of_picture, of_mask in zip(
+        "cdef", (3, 3, 3, 1), (0, 1, 3, 0), strict=True
     ):
         picture = encode(blocks(*b"lots"), 8, of_picture)
         write_pair(root, name, picture, encode(blocks(0, 1, 0, 1), 8, of_mask))
@@ -168,7 +166,7 @@ def test_masks_follow_the_order_of_a_run(root):
     """Also of one that has more classes."""
     classes = Classes("a run", 4, ["1", "3", "0", "2"])
     dataset = open_masks(root, classes=classes, some_classes=True)
-    np.testing.assert_array_equal(*read_masks(dataset), blocks(2, 0, 3, 255, 0))
+    assert_equal_arrays(read_masks(dataset), [blocks(2, 0, 3, 255, 0)])
 
 
 NUMBERS = blocks(0, 3, 255, 1, 2)
@@ -200,17 +198,15 @@ def test_masks_of_tools_are_arrays_of_numbers(root, end):
         formats.append(NUMBERS.astype(np.int32))
     for image in formats:
         save_mask(root, image, end)
-        (found,) = read_masks(open_masks(root, 4))
-        np.testing.assert_array_equal(found, NUMBERS)
+        assert_equal_arrays(read_masks(open_masks(root, 4)), [NUMBERS])
     save_mask(root, INDEXED, end)
-    (found,) = read_masks(open_masks(root, 8))
-    np.testing.assert_array_equal(found, 7 - NUMBERS % 252)
+    assert_equal_arrays(read_masks(open_masks(root, 8)), [7 - NUMBERS % 252])
 
 
 def write_colors(root, *ends):
     lines = [f"{name}{end}" for name, end in zip("abcd", ends, strict=True)]
     (root / "classes.txt").write_text("\n".join(lines))
-    return Dataset.open(RECIPE, str(root))
+    return open_dataset(RECIPE, root)
 
 
 def test_colors_of_classes_are_their_numbers(root):
@@ -224,8 +220,7 @@ def test_colors_of_classes_are_their_numbers(root):
     ):
         save_mask(root, image, ".png")
         changed = ends if image is not gray else [" 0 0 0", *ends[1:]]
-        (found,) = read_masks(write_colors(root, *changed))
-        np.testing.assert_array_equal(found, expected)
+        assert_equal_arrays(read_masks(write_colors(root, *changed)), [expected])
     other = COLORED.copy()
     other[3:, 5] = 0, 7, 1
     path = save_mask(root, other, ".png")
@@ -236,7 +231,7 @@ def test_colors_of_classes_are_their_numbers(root):
         write_colors(root, *ends).check()
     with refused("color in row 0, column 0 of .* gray where that has no colors, got"):
         open_masks(root).check()
-    Image.fromarray(OPAQUE // 2).save(path)
+    write_picture(path, OPAQUE // 2)
     with refused(r"row 0, column 0 .* must be opaque, .*, got \(0, 0, 0\)"):
         open_masks(root).check()
     for wrong, said in (("", "None"), (ends[0], r"\[9, 0, 0, 255"), (" 256 0 0", "N")):
@@ -271,8 +266,7 @@ def test_masks_that_fit_no_picture_alone_are_refused(root):
     (folder / "masks").rename(folder / "annotations")
     assert len(read_masks(open_masks(root))) == 1
     other = folder / "labels" / "000_mask.tif"
-    other.parent.mkdir()
-    Image.fromarray(np.uint8(NUMBERS)).save(other)
+    write_picture(other, NUMBERS)
     with refused("mask of '.*000.png' must be .*, got .*labels/000_mask.tif', .*ann"):
         open_masks(root)
     (folder / "annotations" / "000.png").rename(folder / "annotations" / "000.jpg")
@@ -326,24 +320,22 @@ def test_folders_of_cvat_are_read_as_they_are(tmp_path, capsys):
     lists.mkdir(parents=True)
     for folder in ("JPEGImages", "SegmentationClass"):
         for name in ("1", "p/2 2", "3"):
-            path = tmp_path / folder / f"{name}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(COLORED if name == "1" else COLORED[::-1]).save(path)
+            colored = COLORED if name == "1" else COLORED[::-1]
+            write_picture(tmp_path / folder / f"{name}.png", colored)
     (lists / "train.txt").write_text('"p/2 2"\n3\n')
-    dataset = Dataset.open(RECIPE, str(tmp_path))
+    open_again = partial(open_dataset, RECIPE, tmp_path)
+    dataset = open_again()
     assert dataset.class_names == ["sky", "b c", "d", "e"]
     assert [dataset.num_examples(split) for split in ("train", "validation")] == [1, 1]
     (lists / "validation.txt").write_text("1\n")
-    dataset = Dataset.open(RECIPE, str(tmp_path))
-    (found,) = read_masks(dataset)
-    np.testing.assert_array_equal(found, NUMBERS % 252)
+    assert_equal_arrays(read_masks(open_again()), [NUMBERS % 252])
     (lists / "validation.txt").write_text("1\n3\n")
     with refused("must have a file for training or evaluation alone"):
-        Dataset.open(RECIPE, str(tmp_path))
+        open_again()
     (lists / "validation.txt").write_text("4\n")
     with refused("'4' in '.*validation.txt' must be in '.*JPEGImages', got 'none'"):
-        Dataset.open(RECIPE, str(tmp_path))
+        open_again()
     (tmp_path / "labelmap.txt").write_text("a:::\nb:::\n")
     (lists / "validation.txt").unlink()
     with refused("line 1 of '.*labelmap.txt' must be a class with a color"):
-        Dataset.open(RECIPE, str(tmp_path))
+        open_again()

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints: number to keep, damaged files, and other models."""
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
 from helpers import assert_equal_arrays
 from refusals import refused
+from training_runs import recipe_with
 
-from lambdanet import configs
 from lambdanet.training.run.build import build_optimizer
 from lambdanet.training.run.checkpoints import BestEpoch, Checkpoints
 from lambdanet.training.run.step import move_averages
@@ -26,8 +24,8 @@ def _checkpoints(path, optimizer="sgd", width=4, policy="float32"):
     ):
         x = layer(x)
     model = keras.Model(images, x, name="small")
-    recipe = dataclasses.replace(
-        configs.get_recipe("digits"),
+    recipe = recipe_with(
+        "digits",
         optimizer=optimizer,
         ema_decay=0.99 if optimizer == "sgd" else 0.0,
     )

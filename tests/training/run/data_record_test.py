@@ -12,10 +12,9 @@ from picture_sources import RECIPE as PICTURES
 from picture_sources import write_folder
 from programs.small_model import plain_model
 from refusals import refused
-from training_runs import act_at, send_sigterm, times_of_files
+from training_runs import act_at, open_dataset, send_sigterm, times_of_files
 
 from lambdanet.core.errors import Preempted
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import logs, start
 from lambdanet.training.run.build import build_schedule
@@ -106,8 +105,7 @@ def masks(tmp_path):
 def describe(root, before=None):
     """Returns the record of a run, as it is read again, after it was resumed."""
     fields = {"task": "segmentation", "loss": "cross_entropy", "global_batch_size": 2}
-    recipe = dataclasses.replace(RECIPE, labels=str(root / "masks.csv"), **fields)
-    dataset = Dataset.open(recipe, str(root))
+    dataset = open_dataset(RECIPE, root, labels=str(root / "masks.csv"), **fields)
     now = start.describe(dataset, before or start.DataRecord(0, {}))
     if before:
         now = start.resume(Path("run"), before, now, 1, True, False)

@@ -2,7 +2,6 @@
 """Tests of LiteRT with 8-bit activations: types, accuracy, the pictures to calibrate on, and errors."""
 
 import contextlib
-import dataclasses
 import functools
 import io
 
@@ -16,7 +15,7 @@ from helpers import assert_close, noise, write_picture
 from refusals import refused
 from small_models import linear_model
 from tiny_weights import export_words, write_tiny_weights
-from training_runs import run_exported, write_runtime
+from training_runs import open_dataset, recipe_with, run_exported, write_runtime
 
 from lambdanet import (
     CenteredMaxPooling2D,
@@ -24,9 +23,7 @@ from lambdanet import (
     LambdaLayer,
     LocalAttention,
     cli,
-    configs,
 )
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate, open_split
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.serving import comparison, export_runtimes
@@ -37,11 +34,7 @@ from lambdanet.training.tasks.classification import ClassOutputs
 from lambdanet.training.train import train
 
 FORMAT = "litert_int8_full"
-MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
-RECIPE = dataclasses.replace(
-    configs.get_recipe("digits"),
-    **{"input_size": 16, "epochs": 6, "augmentation": "none"},
-)
+RECIPE = recipe_with("digits", input_size=16, epochs=6, augmentation="none")
 
 pytestmark = pytest.mark.usefixtures("two_blocks")
 
@@ -95,7 +88,7 @@ def test_accuracies_are_those_of_both_models(run, exported, data_dir):
     assert parity.num_equal >= 0.95 * count
     assert abs(before - after) <= 1 - parity.num_equal / count
 
-    dataset = Dataset.open(RECIPE, data_dir)
+    dataset = open_dataset(RECIPE, data_dir)
     source = dataset.source
     assert count == dataset.num_examples(RECIPE.eval_split)
     runner = Interpreter(str(out / "model.tflite")).get_signature_runner()
@@ -169,10 +162,8 @@ def test_calibration_pictures_are_of_training(run, data_dir, tmp_path):
 
 
 def test_run_without_pictures_is_refused(run, tmp_path):
-    (tmp_path / "empty").mkdir()
-    empty = str(tmp_path / "empty")
     with refused("dataset digits is not on disk: "):
-        export(run, tmp_path / "out", empty, options=Options(FORMAT))
+        export(run, tmp_path / "out", str(tmp_path), options=Options(FORMAT))
     assert not (tmp_path / "out").exists()
 
 
@@ -257,7 +248,7 @@ def test_layers_keep_the_range_of_8_bits(layer, tmp_path):
     x = keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x))
     model = keras.Model(images, keras.layers.Dense(5)(x))
     parity = write_runtime(
-        *(model, tmp_path, 20, MEAN, STD, list("abcde"), FORMAT),
+        *(model, tmp_path, "abcde", FORMAT),
         pictures=_noise(16, size=20),
         calibration=_noise(64, size=20),
         batch_size=3,
@@ -271,8 +262,10 @@ def linear_export(tmp_path):
 
     def export(layer, format=FORMAT):
         model = linear_model((4, 4, 3), 2, layer)
-        arguments = model, tmp_path, 4, MEAN, STD, ["a", "b"], format
-        write_runtime(*arguments, calibration=_noise(64, size=4))
+        calibration = _noise(64, size=4)
+        write_runtime(
+            model, tmp_path, "ab", format, calibration=calibration, input_size=4
+        )
 
     yield export
     assert not list(tmp_path.iterdir())

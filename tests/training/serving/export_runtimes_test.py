@@ -13,18 +13,25 @@ import pytest
 import tensorflow as tf
 from helpers import noise, write_picture
 from refusals import refused
+from refused_commands import assert_refused
 from small_models import linear_model
-from training_runs import run_exported, write_run, write_runtime
+from training_runs import (
+    MEAN,
+    STD,
+    open_dataset,
+    recipe_with,
+    run_exported,
+    write_run,
+    write_runtime,
+)
 
-from lambdanet import GlobalAttention, HaloAttention, LambdaLayer, cli, configs
+from lambdanet import GlobalAttention, HaloAttention, LambdaLayer, cli
 from lambdanet.models.preprocessing import Preprocessing
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.run import model_dir as model_dirs
 from lambdanet.training.serving import comparison, export_runtimes
 from lambdanet.training.serving.export import Options, export
 from lambdanet.training.serving.trained_weights import TrainedModel
 
-MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
 SHAPE = (4, 4, 3)
 NAMES = [f"class {index}" for index in range(7)]
 
@@ -51,7 +58,7 @@ def exported(model, tmp_path_factory):
     @functools.cache
     def export(format):
         out = tmp_path_factory.mktemp(format)
-        return out, write_runtime(model, out, 20, MEAN, STD, NAMES, format)
+        return out, write_runtime(model, out, NAMES, format)
 
     return export
 
@@ -107,7 +114,7 @@ def test_lambda_and_halo_layers_equal_keras(model, exported, format):
     [pytest.param("litert", marks=pytest.mark.weekly), "litert_int8", "onnx"],
 )
 def test_pictures_of_any_size_equal_keras(model, tmp_path, format):
-    write_runtime(model, tmp_path, 20, MEAN, STD, NAMES, format, any_size=True)
+    write_runtime(model, tmp_path, NAMES, format, any_size=True)
     any_size = keras.models.clone_model(
         model, input_tensors=keras.Input([None, None, 3])
     )
@@ -125,7 +132,7 @@ def test_size_of_a_table_is_fixed(tmp_path):
     x = keras.layers.GlobalAveragePooling2D()(GlobalAttention(16)(images))
     model = keras.Model(images, keras.layers.Dense(7)(x), name="attending")
     with refused("'attending' cannot be .* at most 20"):
-        write_runtime(model, tmp_path, 20, MEAN, STD, NAMES, "onnx", any_size=True)
+        write_runtime(model, tmp_path, NAMES, "onnx", any_size=True)
     assert not any(tmp_path.iterdir())
 
 
@@ -134,13 +141,13 @@ def test_subclassed_model_is_written(tmp_path):
         def call(self, x):
             return keras.ops.mean(x, [1, 2])
 
-    found = write_runtime(Mean(), tmp_path, 8, MEAN, STD, list("rgb"))
+    found = write_runtime(Mean(), tmp_path, list("rgb"))
     assert found.num_equal == 64
 
 
 def test_opset_is_that_of_the_file(model, tmp_path):
     onnx = pytest.importorskip("onnx")
-    write_runtime(model, tmp_path, 20, MEAN, STD, NAMES, "onnx", opset=14)
+    write_runtime(model, tmp_path, NAMES, "onnx", opset=14)
     written = onnx.load(tmp_path / "model.onnx")
     assert [x.version for x in written.opset_import if not x.domain] == [14]
 
@@ -158,7 +165,7 @@ def test_8_bit_weights_are_smaller_and_close(exported):
 
 def test_gray_model_takes_rgb_pictures(tmp_path):
     flat = linear_model((4, 4, 1), 2)
-    write_runtime(flat, tmp_path, 4, (0.0,), (1.0,), ["a", "b"])
+    write_runtime(flat, tmp_path, "ab", input_size=4, mean=(0.0,), std=(1.0,))
     pictures = noise(2, 4, 4, 3)
     gray = tf.image.rgb_to_grayscale(tf.constant(pictures, tf.float32) / 255.0)
     found = run_exported(tmp_path, pictures)["logits"]
@@ -172,7 +179,7 @@ def test_gray_model_takes_rgb_pictures(tmp_path):
 def test_what_litert_does_not_compute_is_named(tmp_path, function, message):
     odd = linear_model(SHAPE, 2, keras.layers.Lambda(function, output_shape=SHAPE))
     with refused(f"model 'linear' cannot be written as litert_int8: .*{message}"):
-        write_runtime(odd, tmp_path, 4, MEAN, STD, ["a", "b"], format="litert_int8")
+        write_runtime(odd, tmp_path, "ab", "litert_int8", input_size=4)
     assert not list(tmp_path.iterdir())
 
 
@@ -191,7 +198,7 @@ def test_other_logits_than_of_keras_are_refused(tmp_path, monkeypatch):
     chosen = dataclasses.replace(export_runtimes.FORMATS["onnx"], **changes)
     monkeypatch.setitem(export_runtimes.FORMATS, "onnx", chosen)
     with refused("cannot be written as onnx: compared with Keras on 64 random"):
-        write_runtime(flat, tmp_path, 4, MEAN, STD, ["a", "b"], "onnx")
+        write_runtime(flat, tmp_path, "ab", "onnx", input_size=4)
     assert not list(tmp_path.iterdir())
     assert sizes == {1, 2, 7}
 
@@ -213,19 +220,14 @@ def test_other_logits_than_of_keras_are_refused(tmp_path, monkeypatch):
 def test_wrong_arguments_are_refused(model, tmp_path, options, message):
     given = {"model": model, "class_names": NAMES, **options}
     with refused(message):
-        write_runtime(out=tmp_path, input_size=20, mean=MEAN, std=STD, **given)
+        write_runtime(out=tmp_path, **given)
 
 
 def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
-    recipe = dataclasses.replace(
-        configs.get_recipe("digits"), mixed_precision=True, ema_decay=0.5
-    )
+    recipe = recipe_with("digits", mixed_precision=True, ema_decay=0.5)
 
     def create(*_, **__):  # under the current policy
-        x = keras.Input([32, 32, 3])
-        return keras.Model(
-            x, keras.layers.Dense(10, name="logits")(keras.layers.Flatten()(x))
-        )
+        return linear_model((32, 32, 3), 10)
 
     monkeypatch.setattr("lambdanet.models.zoo.create_model", create)
     (tmp_path / "datasets").mkdir()  # digits are not in it
@@ -242,19 +244,15 @@ def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "to compare on: dataset digits is not on disk: " in said
     assert not list((tmp_path / "datasets").iterdir())
-    with refused("model.tflite' exists; --overwrite replaces the folder"):
-        export(tmp_path / "run", tmp_path / "out", options=Options("litert"))
 
 
 def test_missing_converter_is_named(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     with refused(r"format 'onnx' needs tf2onnx; pip install 'lambdanet\[onnx\]'"):
-        write_runtime(model, tmp_path, 20, MEAN, STD, NAMES, "onnx")
+        write_runtime(model, tmp_path, NAMES, "onnx")
 
 
-TWO_CLASSES = dataclasses.replace(
-    configs.get_recipe("folder"), num_classes=2, input_size=8
-)
+TWO_CLASSES = recipe_with("folder", num_classes=2, input_size=8)
 
 
 def _write_folder(root, count):
@@ -266,12 +264,15 @@ def _write_folder(root, count):
         write_picture(root / "validation" / name, [value] * 3)
 
 
+def _pictures(root, recipe=TWO_CLASSES):
+    """Returns the pictures of the comparison."""
+    return comparison.evaluation_pictures(open_dataset(recipe, root))
+
+
 @pytest.mark.parametrize("count", [3, 64, 75, 200])
 def test_pictures_are_spread_over_the_split(tmp_path, count):
     _write_folder(tmp_path, count)
-    images, name, _ = comparison.evaluation_pictures(
-        Dataset.open(TWO_CLASSES, str(tmp_path))
-    )
+    images, name, _ = _pictures(tmp_path)
     assert images.shape == (min(count, 64), 8, 8, 3) and images.dtype == np.uint8
     values = np.unique(images)  # the positions of the pictures in the split
     assert len(values) == len(images) and (images == images[:, :1, :1, :1]).all()
@@ -282,14 +283,12 @@ def test_pictures_are_spread_over_the_split(tmp_path, count):
 def test_unreadable_pictures_are_left_out(tmp_path):
     _write_folder(tmp_path, 3)
     for value in range(3):
-        images, *_ = comparison.evaluation_pictures(
-            Dataset.open(TWO_CLASSES, str(tmp_path))
-        )
+        images, *_ = _pictures(tmp_path)
         assert len(images) == 3 - value
         folder = tmp_path / "validation" / str(2 * value // 3)
         (folder / f"{value:03d}.png").write_bytes(b"no picture")
     with refused("none of the pictures of folder validation can be read"):
-        comparison.evaluation_pictures(Dataset.open(TWO_CLASSES, str(tmp_path)))
+        _pictures(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -318,9 +317,7 @@ def test_run_is_compared_on_its_evaluation_pictures(trained, tmp_path, capsys):
     )
 
     recipe = model_dirs.load_recipe(trained / "run")
-    images, *_ = comparison.evaluation_pictures(
-        Dataset.open(recipe, str(trained / "pictures"))
-    )
+    images, *_ = _pictures(trained / "pictures", recipe)
     model, _ = model_dirs.load_trained_model(trained / "run")
     logits = _logits(model, images)
     found = run_exported(tmp_path / "out", images)
@@ -350,8 +347,7 @@ def test_run_without_pictures_is_compared_on_random_ones(trained, tmp_path, caps
         f"--data_dir={gone}",
         f"--out={tmp_path / 'other'}",
     ]
-    assert cli.main(["export", "--format=litert", *words]) == 2
-    refused = capsys.readouterr().err
-    assert "data_dir must be the folder of the pictures, with " in refused
-    assert f", got {str(gone)!r}" in refused
+    status = cli.main(["export", "--format=litert", *words])
+    message = f"data_dir must be the folder of the pictures, with .*, got '{gone}'"
+    assert_refused(status, message, capsys)
     assert not (tmp_path / "other").exists()

@@ -16,7 +16,13 @@ import tensorflow as tf
 from pyarrow import parquet
 from refusals import refused
 from sklearn import metrics
-from training_runs import IN_FOLDERS, ON_TENSORFLOW, assert_resumes, write_run
+from training_runs import (
+    IN_FOLDERS,
+    ON_TENSORFLOW,
+    assert_resumes,
+    open_dataset,
+    write_run,
+)
 
 from lambdanet.training.data import records
 from lambdanet.training.data.class_names import Classes
@@ -186,7 +192,7 @@ def test_recipes_that_contradict_themselves(changes, message):
 
 def test_data_with_one_label(tmp_path):
     with refused("folder with a table in labels, or tfrecord"):
-        Dataset.open(RECIPE, str(tmp_path))
+        open_dataset(RECIPE, tmp_path)
 
 
 def test_records_with_lists(tmp_path, pictures):
@@ -206,9 +212,7 @@ def test_records_with_lists(tmp_path, pictures):
         path = str(tmp_path / records.shard_name(split, 0, 1))
         records.write_records(path, contents)
     (tmp_path / records.CLASSES).write_text("\n".join(NAMES))
-    dataset = Dataset.open(
-        dataclasses.replace(RECIPE, dataset="tfrecord"), str(tmp_path)
-    )
+    dataset = open_dataset(RECIPE, tmp_path, dataset="tfrecord")
     expected = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
     np.testing.assert_array_equal(read_labels(dataset), expected)
     assert len(dataset.bad_records.names) == 2

@@ -8,8 +8,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import noise, write_picture
+from helpers import noise
+from picture_sources import write_folder
 from refusals import refused
+from refused_commands import assert_refused
 from training_runs import IN_FOLDERS, write_run
 
 from lambdanet import cli
@@ -26,7 +28,7 @@ from lambdanet.training.serving.trained_weights import TrainedModel, load_run
 
 pytestmark = pytest.mark.usefixtures("small_networks")
 
-RECIPE = dataclasses.replace(IN_FOLDERS, num_classes=2)
+RECIPE = dataclasses.replace(IN_FOLDERS, num_classes=3)
 
 
 class LevelOutputs(TaskOutputs):
@@ -52,20 +54,18 @@ class Level(Task):
 def run(tmp_path_factory, small_networks):
     """The folder of a run, with its pictures and its export."""
     root = tmp_path_factory.mktemp("run")
-    for split in ("train", "validation"):
-        for number, image in enumerate(noise(40, 16, 16, 3)):
-            write_picture(root / split / "ab"[number % 2] / f"{number}.png", image)
+    write_folder(root, 40)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(TASKS, "level", Level)
         recipe = dataclasses.replace(RECIPE, task="level")
-        write_run(root / "run", recipe, ["a", "b"], str(root))
+        write_run(root / "run", recipe, list("012"), str(root))
         words = [f"--model_dir={root / 'run'}", f"--out={root / 'served'}"]
         assert cli.main(["export", *words]) == 0
         yield root
 
 
 def test_own_predictions_are_those_of_the_network(run, tmp_path, capsys):
-    file = str(run / "validation" / "a" / "0.png")
+    file = str(run / "validation" / "2" / "38.png")
     trained = load_run(run / "run")
     pixels = trained.preprocessing(np.array(keras.utils.load_img(file))[np.newaxis])
     level = 2 * float(trained.model(pixels)[0, 0])
@@ -76,8 +76,8 @@ def test_own_predictions_are_those_of_the_network(run, tmp_path, capsys):
     assert cli.main([*words, f"--out={tmp_path / 'found.csv'}"]) == 0
     rows = (tmp_path / "found.csv").read_text().split()
     assert rows == ["image,level", f"{file},{printed}"]
-    assert cli.main([*words, f"--out={tmp_path}"]) == 2
-    assert "out must be a file that ends in .csv or .jsonl" in capsys.readouterr().err
+    status = cli.main([*words, f"--out={tmp_path}"])
+    assert_refused(status, "out must be a file that ends in .csv or .jsonl", capsys)
 
 
 def test_own_export_is_compared_by_its_numbers(run, tmp_path, capsys):

@@ -15,12 +15,12 @@ from training_runs import (
     IN_FOLDERS,
     ON_TENSORFLOW,
     assert_resumes,
+    open_dataset,
     recipe_with,
     write_run,
 )
 
 import lambdanet
-from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run.build import build_model
 from lambdanet.training.tasks.losses import MaskIoU, MaskLoss
@@ -87,7 +87,7 @@ def test_whole_pictures_and_held_out_ones(pictures, tmp_path, capsys):
         shutil.copytree(pictures / "train" / folder, tmp_path / folder)
     shutil.copy(pictures / "classes.txt", tmp_path)
     shutil.copytree(tmp_path / "images", tmp_path / "test" / "images")  # without masks
-    dataset = Dataset.open(RECIPE, str(tmp_path))
+    dataset = open_dataset(RECIPE, tmp_path)
     dataset.check()
     assert "no folder 'validation'" in capsys.readouterr().out
     assert [dataset.num_examples(split) for split in ("train", "validation")] == [26, 6]
@@ -115,8 +115,7 @@ def test_table_of_masks(pictures, tmp_path):
     ]
     table = tmp_path / "masks.csv"
     table.write_text("\n".join(["file,mask,split", *rows]))
-    recipe = dataclasses.replace(RECIPE, labels=str(table))
-    dataset = Dataset.open(recipe, str(pictures))
+    dataset = open_dataset(RECIPE, pictures, labels=str(table))
     dataset.check()
     ((_, labels), *_) = dataset.eval(whole=True)
     np.testing.assert_array_equal(
@@ -147,7 +146,7 @@ def test_mistakes(kind, message, pictures, tmp_path):
     else:
         (root / "classes.txt").unlink()
     with refused(message):
-        Dataset.open(RECIPE, str(root)).check()
+        open_dataset(RECIPE, root).check()
 
 
 @pytest.mark.parametrize(
@@ -329,8 +328,8 @@ def test_pictures_of_an_export_keep_their_size(tmp_path):
     stripes = np.full([48, 80, 3], 10, np.uint8)
     stripes[:, ::2] = 181
     write_pictures(tmp_path, [stripes] * 3, [stripes[..., 0] // 181] * 3)
-    recipe = dataclasses.replace(RECIPE, input_size=32, num_classes=4)
-    found = comparison.evaluation_pictures(Dataset.open(recipe, str(tmp_path))).images
+    dataset = open_dataset(RECIPE, tmp_path, input_size=32, num_classes=4)
+    found = comparison.evaluation_pictures(dataset).images
     np.testing.assert_array_equal(found, [stripes[8:40, 24:56]] * 3)
 
 

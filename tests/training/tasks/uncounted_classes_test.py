@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures of splits in which a class is never there, or always."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from refusals import refused
 from sklearn import metrics
+from training_runs import recipe_with
 
-from lambdanet import configs
 from lambdanet.training.data.task import task_of
 from lambdanet.training.tasks import classification
 from lambdanet.training.tasks.losses import MeanAveragePrecision
@@ -24,9 +22,7 @@ LABELS[:5, 1] = np.nan
 
 def test_classes_without_two_kinds_do_not_count(tmp_path):
     (tmp_path / "classes.txt").write_text("\n".join(NAMES) + "\n")
-    recipe = dataclasses.replace(
-        configs.get_recipe("folder"), task="multilabel", loss="", num_classes=4
-    )
+    recipe = recipe_with("folder", task="multilabel", loss="", num_classes=4)
     assert recipe.loss == "binary_cross_entropy"  # its only one
     task = task_of(recipe)
     found = task.measure([(LOGITS, LABELS)], tmp_path)
@@ -45,7 +41,7 @@ def test_splits_of_one_class_say_so():
     for labels, is_said in (([1, 1, 1], True), ([1, 2, 1], False)):
         found = classification.measure([(LOGITS[:3], np.array(labels))])
         assert found.text.endswith(", all of one class") == is_said
-    recipe = dataclasses.replace(configs.get_recipe("segment"), num_classes=4)
+    recipe = recipe_with("segment", num_classes=4)
     maps = LOGITS[:8].reshape(1, 2, 4, 4)
     for masks, is_said in ((np.full([1, 2, 4], 2), True), (np.eye(2, 4)[None], False)):
         pairs = [([((slice(None), slice(None)), maps)], masks.astype(np.uint8))]

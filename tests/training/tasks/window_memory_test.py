@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes that masks of large pictures take, in windows and whole."""
 
-import dataclasses
 import functools
 import tracemalloc
 import types
@@ -11,8 +10,9 @@ import pytest
 import tensorflow as tf
 from helpers import write_picture
 from refusals import refused
+from training_runs import recipe_with
 
-from lambdanet import configs, sliding_window
+from lambdanet import sliding_window
 from lambdanet.models.sliding_window import window_parts
 from lambdanet.training import evaluate
 from lambdanet.training.serving.predict import predict
@@ -30,9 +30,7 @@ LABELS[LABELS == CLASSES] = 255
 LOGITS = 4 * CLASSES * SIZE[0] * SIZE[1]  # bytes of those of a whole picture
 WINDOWS = {"window": 64, "overlap": 32}
 FACTORS = RANDOM.normal(size=CLASSES).astype(np.float32)
-TASK = Segmentation(
-    dataclasses.replace(configs.get_recipe("segment"), num_classes=CLASSES)
-)
+TASK = Segmentation(recipe_with("segment", num_classes=CLASSES))
 
 
 def network(images):
