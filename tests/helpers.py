@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from engines import ENGINES, xla_flags  # noqa: F401
+from numpy.testing import assert_allclose
 from PIL import Image
 from processes import program  # noqa: F401
 from source_tree import ROOT  # noqa: F401
@@ -55,18 +56,18 @@ def assert_equal_arrays(
 ) -> None:
     """Asserts that two sequences of arrays are equal, array by array and exactly."""
     for number, (a, b) in enumerate(zip(arrays, expected, strict=True)):
-        np.testing.assert_allclose(a, b, rtol, atol, err_msg=f"array {number}")
+        assert_allclose(a, b, rtol, atol, err_msg=f"array {number}")
 
 
 def assert_close(found: Any, expected: Any, tolerance: float) -> None:
     """Asserts that numbers differ by at most a tolerance, and the same share of the expected ones."""
-    np.testing.assert_allclose(found, expected, tolerance, tolerance)
+    assert_allclose(found, expected, tolerance, tolerance)
 
 
 def assert_near(found: Any, expected: Any, tolerance: float) -> None:
     """Asserts that numbers differ by at most a share of the largest one."""
     atol = tolerance * np.abs(expected).max()
-    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+    assert_allclose(found, expected, rtol=0, atol=atol)
 
 
 def reloaded(model: Any, folder: Path, x: Any = None) -> Any:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interruptions and comparisons of training runs."""
 
-import dataclasses
 import signal
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ ON_TENSORFLOW = pytest.mark.skipif(
 
 def recipe_with(name: str, **changes: Any) -> Recipe:
     """Returns a recipe with other values of some fields."""
-    return dataclasses.replace(configs.get_recipe(name), **changes)
+    return replace(configs.get_recipe(name), **changes)
 
 
 def open_dataset(
@@ -38,7 +38,7 @@ def open_dataset(
     **changes: Any,
 ) -> Dataset:
     """Opens the dataset in a folder by a recipe with other values of some fields."""
-    recipe = dataclasses.replace(recipe, **changes)
+    recipe = replace(recipe, **changes)
     return Dataset.open(recipe, str(root), bad_records)
 
 
@@ -64,7 +64,7 @@ SHORT = recipe_with(
     input_size=16,
 )
 # The same on pictures in folders, with a split for the best epoch.
-IN_FOLDERS = dataclasses.replace(
+IN_FOLDERS = replace(
     SHORT,
     dataset="folder",
     num_classes=0,

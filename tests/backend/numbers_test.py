@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from fuzzing import computing_in
 from naive_layers import images
+from numpy.testing import assert_allclose
 from processes import output_of
 from refusals import refused
 
@@ -44,7 +45,7 @@ def test_batch_norm_of_nearly_constant_channels(shape):
     found = BatchNormalization(epsilon=1e-5)(x, training=True)
     expected = normalized(x, 1e-5, tuple(range(len(shape) - 1)))
     # The mean is rounded to 5e-7, and deviations are divided by at least 3e-3.
-    np.testing.assert_allclose(K.convert_to_numpy(found), expected, atol=1e-3)
+    assert_allclose(K.convert_to_numpy(found), expected, atol=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore:.*You are using a softmax:UserWarning")
@@ -70,7 +71,7 @@ def test_batch_norm_keeps_float64(float64):
     x = np.random.default_rng(0).normal(size=[2, 3, 3, 8])
     layer = BatchNormalization(epsilon=1e-3, dtype="float64")
     found = K.convert_to_numpy(layer(x, training=True))
-    np.testing.assert_allclose(found, normalized(x, 1e-3), atol=1e-12)
+    assert_allclose(found, normalized(x, 1e-3), atol=1e-12)
 
 
 @pytest.mark.skipif(K.ENGINE != "torch", reason="of torch alone")
@@ -100,9 +101,7 @@ def test_implied_attention_keeps_float64(float64, padded):
     mask = np.array([[1, 1, 1, 1, 0, 0], [1] * 6], bool) if padded else None
     expected = K.convert_to_numpy(layer(x, padding_mask=mask))
     found = implied_attention(layer, x, padding_mask=mask).outputs()
-    np.testing.assert_allclose(
-        K.convert_to_numpy(found), expected.reshape([2, 3, 8]), atol=1e-12
-    )
+    assert_allclose(K.convert_to_numpy(found), expected.reshape([2, 3, 8]), atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -127,4 +126,4 @@ def test_gradients_of_logits_of_other_types(float64, policy):
     logits = np.asarray(K.convert_to_numpy(model(pixels)), "float64")[:, 1]
     # A linear model: the shares of a logit add up to it, in the precision of Keras's layers.
     tolerance = 1e-6 if policy == "float64" else 2e-2
-    np.testing.assert_allclose(shares, logits, atol=tolerance * np.abs(logits).max())
+    assert_allclose(shares, logits, atol=tolerance * np.abs(logits).max())

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from helpers import assert_equal_arrays
+from numpy.testing import assert_allclose
 from processes import result_of
 from programs.small_model import TWO_BLOCKS
 from refusals import refused
@@ -48,7 +49,7 @@ def test_it_computes_as_the_network():
         model.predict(IMAGES, verbose=0), inside.predict(IMAGES, verbose=0)
     )
     assert model.count_params() == inside.count_params()
-    np.testing.assert_allclose(sum(model.losses), sum(inside.losses), rtol=1e-6)
+    assert_allclose(sum(model.losses), sum(inside.losses), rtol=1e-6)
     assert len(model.losses) == len(inside.losses) > 5
     for ours, theirs in (
         (model.trainable_weights, inside.trainable_weights),
@@ -70,7 +71,7 @@ def test_a_step_equals_that_of_keras_3():
     for model in (ours, models[1]):
         model.fit(IMAGES, LABELS, batch_size=16, epochs=2, shuffle=False, verbose=0)
     for weight, other in zip(models[0].weights, models[1].weights, strict=True):
-        np.testing.assert_allclose(weight, other, atol=1e-4, err_msg=weight.path)
+        assert_allclose(weight, other, atol=1e-4, err_msg=weight.path)
 
 
 def test_freezing():
@@ -114,7 +115,7 @@ def test_save_and_load(form, tmp_path):
     model.fit(IMAGES, LABELS, epochs=1, verbose=0)
     model.save(tmp_path / form)
     loaded = tf_keras.models.load_model(tmp_path / form)
-    np.testing.assert_allclose(
+    assert_allclose(
         loaded.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0), atol=1e-5
     )
     if form == "model.keras":

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import assert_close, assert_equal_arrays
+from numpy.testing import assert_allclose
 from PIL import Image
 from processes import run_code
 from pycocotools.coco import COCO
@@ -158,7 +159,7 @@ def test_boxes_are_in_pixels_of_the_input(loaded, picture):
     second = _images(loaded, picture.repeat(2, axis=0).repeat(2, axis=1))
     for part, factor in (("boxes", 2), ("scores", 1)):
         name = f"detection_{part}"
-        np.testing.assert_allclose(second[name], factor * first[name], 1e-3, 1e-2)
+        assert_allclose(second[name], factor * first[name], 1e-3, 1e-2)
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +220,7 @@ def test_input_size_is_padded_to_the_stride(model, picture):
     images, _, image_info = detector.preprocess(tf.constant(picture[np.newaxis]))
     assert images.shape == (1, 64, 64, 3)
     # The aspect ratio is kept.
-    np.testing.assert_allclose(image_info[0, 2], [25 / 32, 50 / 64])
+    assert_allclose(image_info[0, 2], [25 / 32, 50 / 64])
     assert not images[:, 25:].numpy().any() and not images[:, :, 50:].numpy().any()
     assert saved_model.set_input_size(_params(), None) == [SIZE, SIZE]
 
@@ -346,7 +347,7 @@ def test_predictions_are_those_of_the_signatures(
         boxes = [x["bbox"] for x in found["annotations"] if x["image_id"] == number + 1]
         ymin, xmin, ymax, xmax = np.split(outputs["detection_boxes"][0], 4, axis=-1)
         expected = np.concatenate([xmin, ymin, xmax - xmin, ymax - ymin], -1)
-        np.testing.assert_allclose(boxes, expected[: len(boxes)], atol=0.1)
+        assert_allclose(boxes, expected[: len(boxes)], atol=0.1)
         assert len(boxes) == int(outputs["num_detections"][0])
 
 

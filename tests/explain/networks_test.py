@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import assert_close, randomize_normalizations
+from keras import layers
 from naive_layers import images
 from programs.run_on_engine import numpy
 from refusals import refused
@@ -69,9 +70,9 @@ def test_maps_of_a_layer_that_is_called_twice_with_a_mask():
 
 def test_grad_cam_of_a_pooled_map_has_the_weights_of_the_classifier():
     inputs = keras.Input([None, None, 3])
-    maps = keras.layers.Conv2D(5, 3, 2, padding="same", activation="relu")(inputs)
-    x = keras.layers.GlobalAveragePooling2D()(maps)
-    model = keras.Model(inputs, keras.layers.Dense(4)(x))
+    maps = layers.Conv2D(5, 3, 2, padding="same", activation="relu")(inputs)
+    x = layers.GlobalAveragePooling2D()(maps)
+    model = keras.Model(inputs, layers.Dense(4)(x))
     with refused("has no layer with a map"):
         implied_attentions(model, SMALL)
     with refused("model must be"):
@@ -105,7 +106,7 @@ def test_grad_cam_reads_the_last_map_of_a_level(name):
 
 def test_integrated_gradients_of_a_linear_model_are_its_terms():
     model = keras.Sequential(
-        [keras.Input([4, 4, 3]), keras.layers.Flatten(), keras.layers.Dense(2)]
+        [keras.Input([4, 4, 3]), layers.Flatten(), layers.Dense(2)]
     )
     x = images(2, 4, 4, 3)
     baseline = np.full([4, 4, 3], 0.5, np.float32)

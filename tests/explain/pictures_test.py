@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from browsers import CHROMIUM, driven
 from helpers import noise
+from numpy.testing import assert_allclose
 from PIL import Image
 from refusals import refused
 from refused_commands import assert_refused
@@ -74,9 +75,7 @@ def test_exported_network_has_the_outputs_of_the_export(folder):
     served = tf.saved_model.load(folder / "saved")
     expected = served.signatures["serving_default"](images=tf.constant(image))
     logits = trained.model(trained.preprocessing(image))
-    np.testing.assert_allclose(
-        tf.nn.softmax(logits), expected["probabilities"], atol=1e-5
-    )
+    assert_allclose(tf.nn.softmax(logits), expected["probabilities"], atol=1e-5)
     assert trained.class_names == ["cat", "dog"]
 
 
@@ -97,15 +96,13 @@ def test_page_has_the_maps_of_the_last_layers(folder, explained):
         for part, a in zip(layer["parts"], expected, strict=False):
             steps = numbers_of(part["values"]).reshape(shape) / 127
             scales = numbers_of(part["scales"], "<f4").reshape([layer["heads"], -1, 1])
-            np.testing.assert_allclose(
-                steps * scales, a[0], atol=scales.max() * HALF_STEP
-            )
+            assert_allclose(steps * scales, a[0], atol=scales.max() * HALF_STEP)
         offsets = layer["offsets"]
         table = explain.position_pictures(trained.model.get_layer(layer["name"]))
         assert (offsets["keys"], offsets["height"], offsets["width"]) == table.shape
         steps = numbers_of(offsets["values"]) / 127
         found = (offsets["scale"] * steps).reshape(table.shape)
-        np.testing.assert_allclose(found, table, atol=offsets["scale"] * HALF_STEP)
+        assert_allclose(found, table, atol=offsets["scale"] * HALF_STEP)
     text = (explained / files[0]).read_text(encoding="utf-8")
     assert "<title>a &lt;b&gt; &amp; &#x27;c&#x27;.png</title>" in text
     assert "signed, not normalized" in text
@@ -260,7 +257,7 @@ def test_hovering_over_a_page_shows_what_a_position_reads(explained, tmp_path):
                 )
                 expected += by_head[:, at[0], at[1]].tolist()
         values = [float(caption.partition("\u00b1")[2]) for caption in captions]
-        np.testing.assert_allclose(values, expected, rtol=0.06)
+        assert_allclose(values, expected, rtol=0.06)
     assert found["first"][2] != found["second"][2]
     row, column = int(0.6 * rows), int(0.9 * rows)
     assert found["pressed"] == f"row {row} of {rows}, column {column} of {rows}"

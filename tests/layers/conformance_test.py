@@ -20,6 +20,7 @@ from helpers import (
 )
 from layer_table import LAYERS as TABLE
 from naive_layers import by_reference, randomize
+from numpy.testing import assert_allclose
 from refusals import refused
 
 import lambdanet
@@ -51,8 +52,8 @@ def test_graphs_equal_eager_on_any_size(make):
         x = images(*shape)
         eager = layer(x)
         assert eager.shape == shape
-        np.testing.assert_allclose(graph(x), eager, atol=1e-5)
-    np.testing.assert_allclose(compiled(x), eager, atol=1e-5)
+        assert_allclose(graph(x), eager, atol=1e-5)
+    assert_allclose(compiled(x), eager, atol=1e-5)
 
 
 def test_config_of_a_subclass_has_the_arguments_of_its_base():
@@ -157,9 +158,7 @@ def test_regularizer_counts_the_kernels_alone(name):
         if "kernel" in compat.variable_name(weight)
     ]
     assert kernels
-    np.testing.assert_allclose(
-        sum(layer.losses), sum(map(tf.nn.l2_loss, kernels)), rtol=1e-5
-    )
+    assert_allclose(sum(layer.losses), sum(map(tf.nn.l2_loss, kernels)), rtol=1e-5)
 
 
 def test_save_and_load(tmp_path):
@@ -169,7 +168,7 @@ def test_save_and_load(tmp_path):
     x = images(2, 6, 5, 8)
     outputs = reloaded(model, tmp_path)(x)
     for name, expected in model(x).items():
-        np.testing.assert_allclose(outputs[name], expected, atol=1e-5, err_msg=name)
+        assert_allclose(outputs[name], expected, atol=1e-5, err_msg=name)
 
 
 def test_a_table_that_a_layer_takes_from_another_is_shared(tmp_path):

@@ -7,6 +7,7 @@ import tensorflow as tf
 from fuzzing import pairwise
 from helpers import assert_close, assert_equal_arrays
 from naive_layers import images
+from numpy.testing import assert_array_equal
 from refusals import refused
 
 import lambdanet
@@ -67,7 +68,7 @@ def test_nothing_but_padding_is_finite_and_zero():
     nothing = np.zeros([2, 12], bool)
     for training in (False, True):
         outputs = layer(images(2, 12, 6), padding_mask=nothing, training=training)
-        np.testing.assert_array_equal(outputs, np.zeros([2, 6, 8]))
+        assert_array_equal(outputs, np.zeros([2, 6, 8]))
 
 
 def test_gradients_leave_padding_out():
@@ -93,7 +94,7 @@ def test_mask_of_keras_goes_through_pools_of_a_graph():
     maps = layer(embedding(words))
     # Windows of 3 positions around every second one.
     seen = np.array([[1, 1, 0], [1, 1, 1], [0, 1, 1]])
-    np.testing.assert_array_equal(maps._keras_mask, seen)
+    assert_array_equal(maps._keras_mask, seen)
     expected = [np.average(y, 0, row) for y, row in zip(maps, seen, strict=True)]
     assert_close(model(words), expected, 1e-6)
 
@@ -105,7 +106,7 @@ def test_keras_mask_of_outputs_is_that_of_the_positions_kept():
         ({"strides": 3}, VISIBLE[:, ::3]),
     ):
         outputs = LambdaLayer(8, scope=3, **options)(x)
-        np.testing.assert_array_equal(outputs._keras_mask, expected)
+        assert_array_equal(outputs._keras_mask, expected)
 
 
 @pytest.mark.parametrize(

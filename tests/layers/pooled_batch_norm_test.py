@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import assert_close, assert_equal_with_gradients, images, reloaded
+from keras import layers
+from numpy.testing import assert_allclose
 
 import lambdanet
 from lambdanet.backend import compat, device
@@ -32,7 +34,7 @@ def test_training_step_on_a_tpu_equals_keras(dtype, training):
     x = 1 + images(8, 6, 5, 4)
     arguments = {"momentum": 0.8, "epsilon": 1e-5, "dtype": dtype}
     ours = lambdanet.PooledBatchNormalization(**arguments)
-    theirs = keras.layers.BatchNormalization(**arguments)
+    theirs = layers.BatchNormalization(**arguments)
     with device.assume("TPU"):
         outputs, means = ours(x, training=training)
     expected = theirs(x, training=training)
@@ -41,11 +43,11 @@ def test_training_step_on_a_tpu_equals_keras(dtype, training):
     outputs, means, expected = (
         tf.cast(y, "float32") for y in (outputs, means, expected)
     )
-    np.testing.assert_allclose(outputs, expected, atol=tolerance)
-    np.testing.assert_allclose(means, tf.reduce_mean(expected, [1, 2]), atol=tolerance)
+    assert_allclose(outputs, expected, atol=tolerance)
+    assert_allclose(means, tf.reduce_mean(expected, [1, 2]), atol=tolerance)
     for a, b in zip(ours.weights, theirs.weights, strict=True):
         assert a.name.split("/")[-1] == b.name.split("/")[-1]
-        np.testing.assert_allclose(a, b, rtol=2e-3 if "16" in dtype else 2e-6)
+        assert_allclose(a, b, rtol=2e-3 if "16" in dtype else 2e-6)
 
 
 def test_each_normalization_of_a_model_trains_by_the_fused_kernel():
@@ -90,7 +92,7 @@ def norms_of(model):
     return [
         layer
         for layer in compat.sublayers(model)
-        if isinstance(layer, keras.layers.BatchNormalization)
+        if isinstance(layer, layers.BatchNormalization)
     ]
 
 
@@ -108,5 +110,5 @@ def test_sequences_on_a_tpu_equal_keras():
     x = 1 + images(8, 6, 4)
     with device.assume("TPU"):
         outputs = BatchNormalization(epsilon=1e-5)(x, training=True)
-    expected = keras.layers.BatchNormalization(epsilon=1e-5)(x, training=True)
+    expected = layers.BatchNormalization(epsilon=1e-5)(x, training=True)
     assert_close(outputs, expected, 2e-6)

@@ -15,11 +15,12 @@ from helpers import (
     randomize_normalizations,
     reloaded,
 )
+from numpy.testing import assert_array_equal
 from refusals import refused
 from small_models import small_model
 
 import lambdanet
-from lambdanet import LambdaLayer, RelativePositionEmbedding
+from lambdanet import LambdaLayer, RelativePositionEmbedding, for_inference
 from lambdanet.backend import compat
 
 layers = keras.layers
@@ -74,7 +75,7 @@ def user_model():
 def test_other_models_compute_the_same(double_precision, tmp_path):
     model = randomized(user_model())
     before = [weight.copy() for weight in model.get_weights()]
-    fast = lambdanet.for_inference(model)
+    fast = for_inference(model)
     x = {"images": tf.cast(images(2, 8, 6, 3), "float64")}
     for name, expected in model(x).items():
         assert_close(fast(x)[name], expected, 1e-9)
@@ -87,7 +88,7 @@ def test_other_models_compute_the_same(double_precision, tmp_path):
     # The original has no second call.
     assert model.get_layer("active").output.shape[-1] == 4
     loaded = reloaded(fast, tmp_path)
-    np.testing.assert_array_equal(loaded(x)["map"], fast(x)["map"])
+    assert_array_equal(loaded(x)["map"], fast(x)["map"])
 
 
 def inner_model(*layers_of_it):
@@ -103,16 +104,16 @@ def folded(norm, kind, *arguments, **options):
 
 def test_model_for_inference_does_not_train(tmp_path):
     """Nor does a saved one, alone; on each backend of Keras 3 see programs/keras_tests.py."""
-    fast = lambdanet.for_inference(folded({}, layers.Conv2D, 3, 1)())
+    fast = for_inference(folded({}, layers.Conv2D, 3, 1)())
     loaded, x = reloaded(fast, tmp_path), images(2, 6, 6, 3)
-    np.testing.assert_array_equal(loaded(x, training=False), fast(x))
+    assert_array_equal(loaded(x, training=False), fast(x))
     loaded.compile("sgd", "mse")
     message = "training must be False for a model of for_inference, got True"
     for train in (lambda: loaded(x, True), lambda: loaded.train_on_batch(x, x)):
         with refused(message):
             train()
     outer = keras.Sequential([keras.Input([6, 6, 3]), fast, layers.Dense(1)])
-    np.testing.assert_array_equal(outer(x, training=True), outer(x))
+    assert_array_equal(outer(x, training=True), outer(x))
 
 
 class TrainedInside(layers.Layer):
@@ -141,7 +142,7 @@ def test_a_layer_called_for_training_is_copied_as_it_is(trained, double_precisio
     outer = keras.Input([6, 6, 3])
     model = keras.Model(outer, inner(outer))
     randomize_normalizations(model)
-    fast, x = lambdanet.for_inference(model), images(2, 6, 6, 3)
+    fast, x = for_inference(model), images(2, 6, 6, 3)
     found = []
     for network in (model, fast):
         keras.utils.set_random_seed(1)
@@ -195,14 +196,12 @@ def frozen(layer, part):
 def test_models_compute_the_same(make, double_precision):
     model = randomized(make())
     x = tf.floor(2 * tf.abs(images(2, *model.input_shape[1:])))
-    assert_equal(model, lambdanet.for_inference(model), x)
+    assert_equal(model, for_inference(model), x)
 
 
 def test_nothing_for_training_is_left():
     rates = {"dropout_rate": 0.1, "stochastic_depth_rate": 0.1}
-    fast = lambdanet.for_inference(
-        lambdanet.create_model("lambda_resnet_tiny", **rates)
-    )
+    fast = for_inference(lambdanet.create_model("lambda_resnet_tiny", **rates))
     kinds = {layers.BatchNormalization, layers.Dropout, lambdanet.StochasticDepth}
     assert not kinds & {*map(type, compat.sublayers(fast))}
     assert not fast.trainable_weights
@@ -225,11 +224,11 @@ def test_inputs_and_outputs_keep_their_names():
         {"a": dropout()(dropout("first")(dense)), "b": norm()(other)},
     ):
         model = randomized(keras.Model(x, result))
-        fast = lambdanet.for_inference(model)
+        fast = for_inference(model)
         assert fast.output_names == model.output_names
         assert_equal(model, fast, images(2, 6), 1e-6)
     tail = keras.Model(dense, layers.Dense(3)(dense))
-    assert lambdanet.for_inference(tail).inputs[0].name == tail.inputs[0].name
+    assert for_inference(tail).inputs[0].name == tail.inputs[0].name
 
 
 def on_maps(layer, size=6):
@@ -264,7 +263,7 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_are_constants_while_they_are_equal(name):
     layer, expanded = TABLES[name]
-    fast = lambdanet.for_inference(on_maps(layer()))
+    fast = for_inference(on_maps(layer()))
     function = tf.function(fast, autograph=False)
     graph = function.get_concrete_function(tf.TensorSpec([None, 6, 6, 3])).graph
     sizes = []
@@ -305,7 +304,7 @@ FIRST = "local"
 )
 def test_new_weights_hold_in_what_was_traced(name, tmp_path):
     make, _ = TABLES[name]
-    fast, other = (lambdanet.for_inference(on_maps(make())) for _ in "ab")
+    fast, other = (for_inference(on_maps(make())) for _ in "ab")
     x = images(2, 6, 6, 3)
     fast.compile("sgd", "mse")
     plain, compiled = (tf.function(fast, jit_compile=jit) for jit in (False, True))
@@ -352,7 +351,7 @@ def test_maps_of_unknown_size_are_accepted(double_precision):
     stretched = RelativePositionEmbedding(scope=None, map_size=4, resize="interpolate")
     x = LambdaLayer(8, position=stretched)(x)
     model = keras.Model(i, lambdanet.GlobalAttention(8, num_heads=2, map_size=9)(x))
-    fast = lambdanet.for_inference(randomized(model))
+    fast = for_inference(randomized(model))
     serve = tf.function(fast, reduce_retracing=True)
     for x in (images(1, 5, 7, 3), images(2, 4, 4, 3)):
         x = tf.cast(x, "float64")
@@ -369,7 +368,7 @@ def test_half_precision_stays():
         x = layers.GlobalAveragePooling2D()(x)
         model = keras.Model(i, layers.Dense(4, dtype="float32")(x))
     randomize_normalizations(model)
-    fast = lambdanet.for_inference(model)
+    fast = for_inference(model)
     computed = {layer.name: layer.compute_dtype for layer in fast.layers[1:-2]}
     assert computed.pop("wide") == "float32" and {*computed.values()} == {"bfloat16"}
     # Not in the precision of the convolution.
@@ -407,7 +406,7 @@ class WithoutConfig(layers.Layer):
 )
 def test_other_models_are_rejected(model, message):
     with refused(message):
-        lambdanet.for_inference(model())
+        for_inference(model())
 
 
 def test_augmentations_do_nothing_at_inference():
@@ -416,10 +415,10 @@ def test_augmentations_do_nothing_at_inference():
     inner = inner_model(layers.RandomFlip(), layers.RandomRotation(0.2))
     model = keras.Model(i, LambdaLayer(8, scope=3)(layers.RandomFlip()(inner(i))))
     plain = keras.Model(i, model.layers[-1](i))
-    fast = lambdanet.for_inference(randomized(model))
+    fast = for_inference(randomized(model))
     outer = keras.Sequential([keras.Input([6, 6, 3]), fast])
     x = images(2, 6, 6, 3)
-    for call in (fast, outer, fast.predict_on_batch, lambdanet.for_inference(fast)):
+    for call in (fast, outer, fast.predict_on_batch, for_inference(fast)):
         assert_close(call(x), plain(x), 1e-5)
     assert_close(outer(x, training=True), plain(x), 1e-5)
 
@@ -437,5 +436,5 @@ def test_lookups_keep_their_vocabulary(layer, data, others):
     lookup.adapt(np.array(data))
     x = tf.constant(others)[:, None]
     i = keras.Input([1], dtype=x.dtype.name)
-    fast = lambdanet.for_inference(keras.Model(i, lookup(i)))
-    np.testing.assert_array_equal(fast(x), lookup(x))
+    fast = for_inference(keras.Model(i, lookup(i)))
+    assert_array_equal(fast(x), lookup(x))

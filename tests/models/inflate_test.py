@@ -12,7 +12,7 @@ from refusals import refused
 from small_models import small_model
 
 import lambdanet
-from lambdanet import LambdaLayer
+from lambdanet import LambdaLayer, inflate
 from lambdanet.backend import compat
 from lambdanet.layers.old_arguments import translate
 from lambdanet.models import unet
@@ -47,7 +47,7 @@ def assert_equal(model, volumes, size=(24, 32), slices=4):
 def test_families_have_equal_outputs_on_equal_slices(name, double_precision):
     """In float32 random normalizations let rounding errors grow beyond 1e-5."""
     model = randomize_normalizations(small_model(name, 32))
-    volumes = lambdanet.inflate(model, scope=SCOPES.get(name, 1))
+    volumes = inflate(model, scope=SCOPES.get(name, 1))
     assert_equal(model, volumes, (32, 32))
     assert volumes.input_shape == (None, None, 32, 32, 3)
 
@@ -70,14 +70,14 @@ def layer_of(**options):
 )
 def test_lambda_layers_have_equal_outputs_on_equal_slices(options, scope):
     model = layer_of(**options)
-    assert_equal(model, lambdanet.inflate(model, 4, scope), (7, 6))
+    assert_equal(model, inflate(model, 4, scope), (7, 6))
 
 
 def test_layers_that_share_positions_share_them_in_volumes():
     model = lambdanet.create_model(
         "lambda_resnet_tiny", num_classes=4, input_size=32, share_positions=True
     )
-    volumes = lambdanet.inflate(model, scope=3)
+    volumes = inflate(model, scope=3)
     assert_equal(model, volumes, (32, 32))
 
     def tables(model):
@@ -94,7 +94,7 @@ def test_what_a_scope_adds_begins_at_zero_and_is_trained():
     y = layers.Conv2D(4, 1, name="point")(y)
     y = LambdaLayer(4, num_heads=2, scope=3, name="lambda")(y)
     model = keras.Model(x, layers.Dense(2)(layers.GlobalMaxPooling2D()(y)))
-    volumes = lambdanet.inflate(model, depth=4, scope=3)
+    volumes = inflate(model, depth=4, scope=3)
     assert_equal(model, volumes, (8, 8))
     weights = {w.path: w for w in volumes.weights}
     added = ("same/kernel", "valid/kernel", "lambda/position/table")
@@ -111,7 +111,7 @@ def test_what_a_scope_adds_begins_at_zero_and_is_trained():
 def test_other_slices_change_the_outputs_and_order_needs_a_scope():
     model = randomize_normalizations(small_model("lambda_resnet_tiny", 16))
     x = images(1, 4, 16, 16, 3)
-    volumes = lambdanet.inflate(model)
+    volumes = inflate(model)
     y = volumes(x)
     assert np.abs(y - model(x[:, 0])).max() > 1e-3 * np.abs(y).max()
     # With scope 1 the slices of a volume are a set.
@@ -121,7 +121,7 @@ def test_other_slices_change_the_outputs_and_order_needs_a_scope():
 @pytest.mark.slow
 def test_volumes_are_saved_and_folded(tmp_path):
     model = randomize_normalizations(small_model("lambda_resnet_tiny", 16))
-    volumes = lambdanet.inflate(model, 4, scope=3)
+    volumes = inflate(model, 4, scope=3)
     x = images(2, 4, 16, 16, 3)
     reloaded(volumes, tmp_path, x)
     assert_near(lambdanet.for_inference(volumes)(x), volumes(x), 1e-4)
@@ -129,17 +129,17 @@ def test_volumes_are_saved_and_folded(tmp_path):
 
 def test_features_and_segmentation_keep_the_slices():
     model = small_model("lambda_resnet_tiny", features_only=True)
-    assert_equal(randomize_normalizations(model), lambdanet.inflate(model))
+    assert_equal(randomize_normalizations(model), inflate(model))
     network = unet.UNet((4, 6), ("C", "C"), ("C",))
     model = unet.create_unet(network, 2, 3)
-    volumes = lambdanet.inflate(model, scope=3)
+    volumes = inflate(model, scope=3)
     assert_equal(model, volumes, (9, 6))
     assert isinstance(volumes.get_layer("up0_join"), OverSlices)
 
 
 def test_half_precision_is_kept():
     with compat.dtype_policy("mixed_bfloat16"):
-        volumes = lambdanet.inflate(small_model("lambda_resnet_tiny", 16))
+        volumes = inflate(small_model("lambda_resnet_tiny", 16))
     policies = {layer.compute_dtype for layer in volumes.layers if layer.weights}
     assert policies == {"bfloat16", "float32"}
     assert volumes(images(1, 2, 16, 16, 3)).dtype == tf.float32
@@ -175,7 +175,7 @@ X = keras.Input([8, 6, 3])
 )
 def test_layers_without_a_form_are_named(output, message):
     with refused(re.escape(message)):
-        lambdanet.inflate(keras.Model(X, output()))
+        inflate(keras.Model(X, output()))
 
 
 @pytest.mark.parametrize(
@@ -192,4 +192,4 @@ def test_layers_without_a_form_are_named(output, message):
 def test_other_arguments_are_refused(arguments, message):
     model = keras.Model(X, layers.ReLU()(X))
     with refused(f"^{message}"):
-        lambdanet.inflate(**{"model": model, **arguments})
+        inflate(**{"model": model, **arguments})

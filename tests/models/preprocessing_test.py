@@ -8,6 +8,7 @@ import helpers
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 from PIL import Image
 from refusals import refused
 
@@ -66,7 +67,7 @@ def test_bicubic_is_pillows_to_the_bit(shape, draw):
         np.testing.assert_array_equal(
             np.rint(got), with_pillow(picture, size, crop_fraction)
         )
-        np.testing.assert_allclose(got, np.rint(got), atol=1e-4)
+        assert_allclose(got, np.rint(got), atol=1e-4)
 
 
 @pytest.mark.parametrize("one", pretrained_weights.WEIGHTS, ids=lambda one: one.model)
@@ -95,9 +96,7 @@ def test_batches_unknown_sizes_and_gray():
     )
     assert traced.get_concrete_function().output_shapes.as_list() == [None, 32, 32, 3]
     pictures = np.stack([noise(50, 41), waves(50, 41)])
-    np.testing.assert_allclose(
-        traced(pictures), [prepare(one) for one in pictures], atol=1e-6
-    )
+    assert_allclose(traced(pictures), [prepare(one) for one in pictures], atol=1e-6)
     gray = pictures[..., :1]
     np.testing.assert_array_equal(prepare(gray), prepare(gray.repeat(3, -1)))
     assert prepare(pictures[:, np.newaxis]).shape == (2, 1, 32, 32, 3)
@@ -127,7 +126,7 @@ def test_without_tensorflow_the_numbers_and_refusals_are_the_same(tmp_path):
         expected = prepare(pictures[picture]).numpy()
         assert array.dtype == expected.dtype
         atol = 0 if interpolation == "bicubic" else 1e-5
-        np.testing.assert_allclose(array, expected, rtol=0, atol=atol, err_msg=name)
+        assert_allclose(array, expected, rtol=0, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "float32", "bool"])

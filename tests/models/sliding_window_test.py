@@ -4,6 +4,7 @@
 import keras
 import numpy as np
 import pytest
+from keras import layers
 from naive_layers import images
 from refusals import refused
 
@@ -12,8 +13,8 @@ import lambdanet
 
 def network(rank):
     """A network with a stride of 2, of which an output depends on inputs up to 7 positions away."""
-    convolution = getattr(keras.layers, f"Conv{rank}D")
-    upsampling = getattr(keras.layers, f"UpSampling{rank}D")
+    convolution = getattr(layers, f"Conv{rank}D")
+    upsampling = getattr(layers, f"UpSampling{rank}D")
     inputs = keras.Input([None] * rank + [2])
     x = convolution(4, 3, strides=2, padding="same", activation="relu")(inputs)
     x = convolution(4, 3, padding="same", activation="relu")(x)
@@ -67,7 +68,7 @@ def test_windows_that_do_not_fit():
     inputs = np.zeros([1, 32, 32, 2], np.float32)
     with refused("overlap must be from 0 to window - multiple, 14"):
         lambdanet.sliding_window(network(2), inputs, 16, 15, multiple=2)
-    halved = keras.Sequential([keras.layers.Conv2D(2, 3, strides=2, padding="same")])
+    halved = keras.Sequential([layers.Conv2D(2, 3, strides=2, padding="same")])
     with refused("size of the outputs must be the size of the inputs"):
         lambdanet.sliding_window(halved, inputs, 16, 8, multiple=2)
     with refused("window must be one value, or one per spatial axis, 2 here"):

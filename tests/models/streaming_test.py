@@ -12,7 +12,7 @@ from naive_layers import images, randomize
 from refusals import refused
 
 import lambdanet
-from lambdanet import LambdaLayer
+from lambdanet import LambdaLayer, streaming_model
 
 
 def network():
@@ -55,7 +55,7 @@ def test_averages_of_chunks_are_those_so_far(chunk_size, tmp_path):
     """Of networks without an average see fuzz_streams_test."""
     length = chunk_size or 4
     model = network()
-    stream = lambdanet.streaming_model(model, chunk_size)
+    stream = streaming_model(model, chunk_size)
     loaded = reloaded(stream, tmp_path)
     for number, (y, same) in enumerate(
         zip(steps_of(stream, X, length), steps_of(loaded, X, length), strict=True), 1
@@ -68,7 +68,7 @@ def test_averages_of_chunks_are_those_so_far(chunk_size, tmp_path):
 def test_exported_streams_equal_the_model(tmp_path):
     """SavedModel and LiteRT, with the state in and out."""
     model = network()
-    stream = lambdanet.streaming_model(model)
+    stream = streaming_model(model)
     stream.export(tmp_path / "stream", verbose=False)
     saved = tf.saved_model.load(tmp_path / "stream")
     stream.export(tmp_path / "stream.tflite", format="litert", verbose=False)
@@ -90,7 +90,7 @@ def test_a_video_streams_frame_by_frame():
     model = keras.Model(inputs, layers.ReLU()(layer(inputs)))
     randomize(model)
     x = images(2, 5, 4, 3, 6)
-    outputs = np.concatenate(steps_of(lambdanet.streaming_model(model), x, 1), axis=1)
+    outputs = np.concatenate(steps_of(streaming_model(model), x, 1), axis=1)
     assert_close(outputs, model(x), 1e-4)
 
 
@@ -137,7 +137,7 @@ def test_models_that_cannot_stream(parts, message):
     x = keras.Input([12, 6])
     model = keras.Sequential([x, *parts])
     with refused(message):
-        lambdanet.streaming_model(model)
+        streaming_model(model)
 
 
 def squeezed(x):
@@ -174,14 +174,14 @@ def embedded(x):
 def test_graphs_that_cannot_stream(function, message):
     x = keras.Input([4, 6])
     with refused(message):
-        lambdanet.streaming_model(keras.Model(x, function(x)))
+        streaming_model(keras.Model(x, function(x)))
 
 
 def test_size_of_frames_must_be_known():
     x = keras.Input([None, None, None, 4])
     layer = LambdaLayer(4, scope=3, causal="time")
     with refused(r"size must be 3 numbers, .* got \(None, None, None\)"):
-        lambdanet.streaming_model(keras.Model(x, layer(x)))
+        streaming_model(keras.Model(x, layer(x)))
     with refused(r"size must be 3 numbers, .* got \(3,\)"):
         layer.initial_state(1, [3])
 
@@ -189,13 +189,13 @@ def test_size_of_frames_must_be_known():
 def test_other_chunks_and_models_of_code_are_refused():
     model = network()
     with refused("^chunk_size must be a multiple of 4, .*got 6"):
-        lambdanet.streaming_model(model, 6)
+        streaming_model(model, 6)
     layer = LambdaLayer(6, num_heads=2, causal=True)
     shared = keras.Model(INPUTS, layer(layer(INPUTS)))
     with refused("cannot stream: it is called twice"):
-        lambdanet.streaming_model(shared)
+        streaming_model(shared)
     with refused("batch_size must be a positive integer, got 0"):
-        lambdanet.streaming_model(model).initial_state(0)
+        streaming_model(model).initial_state(0)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_weights_in_the_package_stream():
         "lambda_resnet18_1d_causal", 10, in_channels=1, weights="mnist1d"
     )
     x = images(2, 48, 1)
-    *_, outputs = steps_of(lambdanet.streaming_model(model), x, 16)
+    *_, outputs = steps_of(streaming_model(model), x, 16)
     assert_close(outputs, model(x), 1e-4)
 
 

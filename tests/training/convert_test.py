@@ -17,6 +17,7 @@ import tensorflow as tf
 from helpers import assert_equal_arrays
 from hub_server import COMMIT, serving
 from huggingface_hub import constants
+from numpy.testing import assert_array_equal
 from processes import run_code
 from refusals import refused
 from refused_commands import assert_refused
@@ -136,7 +137,7 @@ def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
     trained = stem.get_weights()
     stem.set_weights([np.zeros_like(kernel) for kernel in trained])
     start.load_initial_weights(ten, "imagenet", zero_head=True)
-    np.testing.assert_array_equal(stem.get_weights(), trained)
+    assert_array_equal(stem.get_weights(), trained)
 
 
 def test_file_changed_on_hub_is_refused(hub, home, monkeypatch):
@@ -219,7 +220,7 @@ def test_converted_folder(model, conversion, capsys):
     backbone = lambdanet.create_model(NAME, features_only=True, weights=conversion)
     whole = weight_files.weights_by_name(model)
     for name, weight in weight_files.weights_by_name(backbone).items():
-        np.testing.assert_array_equal(weight, whole[name])
+        assert_array_equal(weight, whole[name])
 
     assert cli.main(["convert", NAME, f"--out={conversion}"]) == 2
     assert "is not empty" in capsys.readouterr().err
@@ -354,8 +355,8 @@ def test_pytorch_files(tmp_path):
         torch.save(content, tmp_path / file)
         found = tensor_files.read_tensors(tmp_path / file)
         assert found.keys() == state.keys()
-        np.testing.assert_array_equal(found["a.weight"], weight)
-        np.testing.assert_array_equal(found["a.half"], weight)
+        assert_array_equal(found["a.weight"], weight)
+        assert_array_equal(found["a.half"], weight)
         assert found["a.counter"] == 3
 
 

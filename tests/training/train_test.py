@@ -2,9 +2,9 @@
 """Complete training runs: reproducible weights, also after interruptions, and refused runs."""
 
 import collections
-import dataclasses
 import os
 import signal
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ from lambdanet.training.train import train
 
 pytestmark = pytest.mark.usefixtures("one_block")
 
-RECIPE = dataclasses.replace(
+RECIPE = replace(
     SHORT,
     dropout_rate=0.3,
     stochastic_depth_rate=0.3,
@@ -60,7 +60,7 @@ def test_run_lists_each_class_folder_once(small_network, tmp_path, monkeypatch):
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", record)
-    recipe = dataclasses.replace(IN_FOLDERS, epochs=2, global_batch_size=4)
+    recipe = replace(IN_FOLDERS, epochs=2, global_batch_size=4)
     assert train(recipe, tmp_path / "run", str(tmp_path))["step"] == 6
     assert [listed[str(folder)] for folder in folders] == [1] * 6
 
@@ -111,7 +111,7 @@ def test_finished_run_finds_its_data_and_is_unchanged(finished, data_dir, capsys
 @pytest.mark.jax
 @pytest.mark.slow
 def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
-    recipe = dataclasses.replace(
+    recipe = replace(
         RECIPE, epochs=1, mixed_precision=True, optimizer="adam", learning_rate=1e-3
     )
     result = train(recipe, tmp_path, data_dir)
@@ -156,23 +156,23 @@ def test_averages_and_bfloat16_train_and_load(data_dir, tmp_path):
 )
 def test_rejected_run_writes_nothing(data_dir, tmp_path, changes, message):
     with refused(message):
-        train(dataclasses.replace(RECIPE, **changes), tmp_path / "run", data_dir)
+        train(replace(RECIPE, **changes), tmp_path / "run", data_dir)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.jax
 def test_weight_decay_of_kernels_only():
-    model = build.build_model(dataclasses.replace(RECIPE, weight_decay=0.2))
+    model = build.build_model(replace(RECIPE, weight_decay=0.2))
     kernels = [v for v in model.trainable_variables if "kernel" in v.name]
     assert 0 < len(kernels) < len(model.trainable_variables)
     expected = 0.1 * sum(np.square(kernel).sum() for kernel in kernels)
     assert float(sum(model.losses)) == pytest.approx(expected, rel=1e-5)
-    assert not build.build_model(dataclasses.replace(RECIPE, weight_decay=0.0)).losses
+    assert not build.build_model(replace(RECIPE, weight_decay=0.0)).losses
 
 
 @pytest.mark.jax
 def test_positions_and_statistics_of_recipe():
-    recipe = dataclasses.replace(RECIPE, position_stddev=0.01, bn_momentum=0.7)
+    recipe = replace(RECIPE, position_stddev=0.01, bn_momentum=0.7)
     layers = build.build_model(recipe)._flatten_layers()
     tables = [np.array(x.position.table) for x in layers if isinstance(x, LambdaLayer)]
     assert tables
@@ -181,7 +181,7 @@ def test_positions_and_statistics_of_recipe():
     norms = [x for x in layers if isinstance(x, keras.layers.BatchNormalization)]
     assert {norm.momentum for norm in norms} == {0.7}
     with refused("'resnet_50' has no option 'embeddings_initializer'"):
-        build.build_model(dataclasses.replace(recipe, model="resnet_50"))
+        build.build_model(replace(recipe, model="resnet_50"))
 
 
 @pytest.mark.jax
@@ -194,7 +194,7 @@ def test_positions_and_statistics_of_recipe():
     ],
 )
 def test_optimizer_of_recipe(optimizer, attribute, options):
-    recipe = dataclasses.replace(
+    recipe = replace(
         RECIPE,
         optimizer=optimizer,
         optimizer_options=options,

@@ -9,6 +9,7 @@ from naive_layers import images
 from refusals import refused, unchanged
 
 import lambdanet
+from lambdanet import convert_layer
 from lambdanet.layers.old_arguments import translate
 from lambdanet.models.weights import tensor_files
 from lambdanet.ops import reference
@@ -144,7 +145,7 @@ def test_outputs_equal_those_of_the_tensors(case):
     names, size, _, position, _, _ = CASES[case]
     tensors, layer = state_and_layer(case)
     counters = {f"{name}.num_batches_tracked": np.int64(3) for name in names[3:]}
-    assert lambdanet.convert_layer({**tensors, **counters}, layer) is layer
+    assert convert_layer({**tensors, **counters}, layer) is layer
     table = table_of(position, tensors[position], len(size))
     x = maps(size)
     expected = expected_outputs(tensors, names, x, by_offset(table, size))
@@ -156,7 +157,7 @@ def test_outputs_across_slices_equal_those_of_the_tensors(kernel):
     """Content and 3x3 positions of each slice, and three slices at one place added."""
     tensors, layer = state_and_layer("stacks")
     theirs = {n.replace("tem_conv", kernel): t for n, t in tensors.items()}
-    lambdanet.convert_layer(theirs, layer)
+    convert_layer(theirs, layer)
     x = maps((4, 3, 5))
     table = table_of("pos_conv.weight", tensors["pos_conv.weight"], 2)
     embeddings = by_offset(table, (3, 5))
@@ -176,7 +177,7 @@ def test_outputs_across_slices_equal_those_of_the_tensors(kernel):
 def test_tensors_of_timm_give_the_same_layer(case):
     """The same numbers by timm's names: projections are one tensor, and axes have other places."""
     tensors, layer = state_and_layer(case)
-    lambdanet.convert_layer(tensors, layer)
+    convert_layer(tensors, layer)
     theirs = dict(tensors)
     parts = [theirs.pop(f"{name}.weight") for name in LUCIDRAINS[:3]]
     theirs["qkv.weight"] = np.concatenate(parts)
@@ -187,7 +188,7 @@ def test_tensors_of_timm_give_the_same_layer(case):
     else:
         theirs["pos_emb"] = theirs.pop("rel_pos_emb")[..., 0]
     _, other = state_and_layer(case)
-    lambdanet.convert_layer(theirs, other)
+    convert_layer(theirs, other)
     for one, two in zip(other.get_weights(), layer.get_weights(), strict=True):
         np.testing.assert_array_equal(one, two)
 
@@ -195,14 +196,14 @@ def test_tensors_of_timm_give_the_same_layer(case):
 def test_files_tensors_and_shared_tables(tmp_path):
     tensors, layer = state_and_layer("images")
     x = maps((4, 5))
-    lambdanet.convert_layer(tensors, layer)
+    convert_layer(tensors, layer)
     path = tmp_path / "layer.safetensors"
     tensor_files.write_safetensors(path, tensors, {})
     shared = lambdanet.RelativePositionEmbedding(
         KEY, scope=3, use_bias=True, name="shared"
     )
     other = layer_for((4, 5), position=shared)
-    lambdanet.convert_layer(path, other)
+    convert_layer(path, other)
     check_equal(other, x, keras.ops.convert_to_numpy(layer(x)))
 
 
@@ -225,7 +226,7 @@ def test_tensors_that_do_not_fit_are_named(case, changed, message):
         if shape is not None:
             tensors |= random_tensors({name: shape})
     with unchanged(layer, message):
-        lambdanet.convert_layer(tensors, layer)
+        convert_layer(tensors, layer)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +243,7 @@ def test_tensors_that_do_not_fit_are_named(case, changed, message):
 def test_layers_with_other_arguments_are_refused(options, message):
     tensors, layer = state_and_layer("images", **options)
     with unchanged(layer, message):
-        lambdanet.convert_layer(tensors, layer)
+        convert_layer(tensors, layer)
 
 
 @pytest.mark.parametrize(
@@ -262,14 +263,14 @@ def test_layers_with_other_arguments_are_refused(options, message):
 def test_other_states_are_refused(state, message):
     _, layer = state_and_layer("images")
     with unchanged(layer, message):
-        lambdanet.convert_layer(state, layer)
+        convert_layer(state, layer)
 
 
 def test_other_layers_are_refused():
     with refused("layer must be a lambdanet.LambdaLayer"):
-        lambdanet.convert_layer({}, "layer")
+        convert_layer({}, "layer")
     with refused("'fresh' has no weights yet"):
-        lambdanet.convert_layer({}, lambdanet.LambdaLayer(name="fresh"))
+        convert_layer({}, lambdanet.LambdaLayer(name="fresh"))
 
 
 @pytest.mark.peers
@@ -294,7 +295,7 @@ def test_outputs_equal_those_of_lucidrains(theirs, ours):
     with torch.inference_mode():
         expected = module(torch.from_numpy(x).movedim(-1, 1)).movedim(1, -1)
     layer = layer_for((5, 5), **ours)
-    lambdanet.convert_layer(module.state_dict(), layer)
+    convert_layer(module.state_dict(), layer)
     check_equal(layer, x, expected.numpy())
 
 
@@ -320,5 +321,5 @@ def test_outputs_equal_those_of_lucidrains_in_keras(theirs, ours):
     for weight in other.weights:
         weight.assign(random.uniform(0.2, 0.6, weight.shape))
     layer = layer_for((3, 4), batch_norm={"epsilon": 1e-3}, **ours)
-    lambdanet.convert_layer(other.get_weights(), layer)
+    convert_layer(other.get_weights(), layer)
     check_equal(layer, x, other(x))

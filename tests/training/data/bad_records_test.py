@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Damaged images are skipped, named and counted; too many, or a label outside of the classes, end the run."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,10 +23,8 @@ from lambdanet.training.data.bad_records import BadRecords, prepare_in_groups
 from lambdanet.training.evaluate import outputs
 from lambdanet.training.train import train
 
-SMALL = dataclasses.replace(RECIPE, global_batch_size=4, epochs=2, warmup_epochs=0)
-FOLDER = dataclasses.replace(
-    SMALL, dataset="folder", eval_split="validation", num_classes=3
-)
+SMALL = replace(RECIPE, global_batch_size=4, epochs=2, warmup_epochs=0)
+FOLDER = replace(SMALL, dataset="folder", eval_split="validation", num_classes=3)
 COUNT = 18  # in each of the two splits: four full batches, and two images
 
 
@@ -78,7 +76,7 @@ def test_training_batches_keep_place_and_size(pictures, whole, capfd):
 
 def test_resumed_batches_with_bad_images_are_equal(pictures):
     _damage(pictures, "train", 2, 5, 11)
-    recipe = dataclasses.replace(FOLDER, augmentation="crop_flip")
+    recipe = replace(FOLDER, augmentation="crop_flip")
     dataset = open_dataset(recipe, pictures)
     expected = [images for images, _ in dataset.train()]
     for step in (3, 4):
@@ -87,7 +85,7 @@ def test_resumed_batches_with_bad_images_are_equal(pictures):
 
 
 def test_resumed_run_does_not_decode_earlier_images(pictures, whole):
-    recipe = dataclasses.replace(FOLDER, epochs=1)
+    recipe = replace(FOLDER, epochs=1)
     _damage(pictures, "train", *whole[0])
     bad = BadRecords(limit=0)
     rest = numbers(open_dataset(recipe, pictures, bad).train(1))
@@ -107,7 +105,7 @@ def test_batch_without_valid_images_is_replaced(pictures, whole):
     first, second, *_ = whole
     _damage(pictures, "train", *second)
     bad = BadRecords(limit=4)
-    recipe = dataclasses.replace(FOLDER, epochs=1)
+    recipe = replace(FOLDER, epochs=1)
     shown = numbers(open_dataset(recipe, pictures, bad).train())
     assert shown[:2] == [first, first] and len(bad.names) == 4
     _damage(pictures, "train", *set(range(COUNT)).difference(second))
@@ -190,7 +188,7 @@ def test_label_outside_of_classes_ends_run(label):
 def test_records_from_a_damaged_one_on_are_counted(
     tmp_path, capfd, write, number, byte
 ):
-    recipe = dataclasses.replace(SMALL, **write(tmp_path, 12, files=1))
+    recipe = replace(SMALL, **write(tmp_path, 12, files=1))
     (file,) = tmp_path.glob(f"**/*{recipe.eval_split}[-.]*tfrecord*")
     damage_record(file, number, byte)
     bad = BadRecords(limit=12 - number)
@@ -208,8 +206,8 @@ def test_records_from_a_damaged_one_on_are_counted(
 @pytest.mark.parametrize("role", ["train", "eval"])
 def test_deleted_record_file_ends_run(tmp_path, role):
     """Training and evaluation notice that a file of an opened dataset is gone; they do not wait for it."""
-    recipe = dataclasses.replace(RECIPE, **write_tfds(tmp_path, 30, files=1))
-    recipe = dataclasses.replace(recipe, global_batch_size=24)
+    recipe = replace(RECIPE, **write_tfds(tmp_path, 30, files=1))
+    recipe = replace(recipe, global_batch_size=24)
     bad = BadRecords(limit=20)
     dataset = open_dataset(recipe, tmp_path, bad)
     dataset.check()

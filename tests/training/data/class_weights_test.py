@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Balanced weights of classes, from the labels of the pictures of training."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +15,7 @@ from lambdanet import configs
 from lambdanet.configs.recipe import override
 from lambdanet.training.data import records
 
-BALANCED = dataclasses.replace(
-    RECIPE, class_weights="balanced", num_classes=0, eval_split="train"
-)
+BALANCED = replace(RECIPE, class_weights="balanced", num_classes=0, eval_split="train")
 
 
 def test_weights_of_pictures_are_balanced_or_as_given(tmp_path):
@@ -28,7 +26,7 @@ def test_weights_of_pictures_are_balanced_or_as_given(tmp_path):
         ((), ()),
     ]:
         changes = {"dataset": "folder", "class_weights": given}
-        recipe = dataclasses.replace(BALANCED, **changes)
+        recipe = replace(BALANCED, **changes)
         assert open_dataset(recipe, tmp_path).class_weights == expected
 
 
@@ -40,7 +38,7 @@ def test_weights_of_records_count_readable_labels(tmp_path):
         for label in labels
     ]
     records.write_records(str(path), contents)
-    recipe = dataclasses.replace(BALANCED, dataset="tfrecord", num_classes=4)
+    recipe = replace(BALANCED, dataset="tfrecord", num_classes=4)
     expected = pytest.approx((6 / 12, 6 / 8, 6 / 4, 6 / 12))
     assert open_dataset(recipe, tmp_path).class_weights == expected
     damage_record(path, 5)  # the only picture of class 2
@@ -60,7 +58,7 @@ def test_weights_of_masks_are_bounded(tmp_path, capsys):
             path = tmp_path / "train" / folder / f"{number}.png"
             write_picture(path, mask.T if number else mask)
     (tmp_path / "classes.txt").write_text("sky\nroad\ncar\nboat\n")
-    recipe = dataclasses.replace(
+    recipe = replace(
         BALANCED, dataset="folder", task="segmentation", augmentation="none"
     )
     weights = np.array(open_dataset(recipe, tmp_path).class_weights)

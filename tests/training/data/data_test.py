@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The digits of TFDS, augmented and repeated pictures, weights of evaluation, and invalid datasets."""
 
-import dataclasses
 import itertools
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ from lambdanet.training.data.tfds_source import Digits, prepare_on_disk
 
 DIGITS = configs.get_recipe("digits")
 SIZES = {"train": 1442, "test": 355}
-PLAIN = dataclasses.replace(RECIPE, global_batch_size=12)
-AUGMENTED = dataclasses.replace(PLAIN, augmentation="affine")
+PLAIN = replace(RECIPE, global_batch_size=12)
+AUGMENTED = replace(PLAIN, augmentation="affine")
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +110,8 @@ def test_unwritable_home_is_named_with_flag(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("shard", [SINGLE_MACHINE, Shard(1, 2, 4)])
 def test_repeated_augmentation_has_copies_in_a_row(grays, shard):
     """Without augmentation, an epoch repeats each of a third of the images three times."""
-    plain = dataclasses.replace(PLAIN, epochs=2)
-    repeated = dataclasses.replace(PLAIN, repeated_augmentation=3, epochs=4)
+    plain = replace(PLAIN, epochs=2)
+    repeated = replace(PLAIN, repeated_augmentation=3, epochs=4)
     once, thrice = (
         sum(numbers(open_dataset(recipe, grays).train(shard=shard)), [])
         for recipe in (plain, repeated)
@@ -127,7 +127,7 @@ def _assert_equal(left, right):
 
 @pytest.mark.slow
 def test_copies_differ_and_resume(grays):
-    recipe = dataclasses.replace(AUGMENTED, repeated_augmentation=3)
+    recipe = replace(AUGMENTED, repeated_augmentation=3)
     dataset = open_dataset(recipe, grays)
     batches = list(dataset.train())
     (copies, _), *_ = batches
@@ -144,7 +144,7 @@ def test_copies_differ_and_resume(grays):
     [pytest.param(50, 2, 4, marks=pytest.mark.slow), (7, 3, 3)],
 )
 def test_padded_evaluation_weighs_each_image_once(grays, images, count, replicas):
-    recipe = dataclasses.replace(PLAIN, eval_split=f"test[:{images}]")
+    recipe = replace(PLAIN, eval_split=f"test[:{images}]")
     dataset = open_dataset(recipe, grays)
     steps = dataset.eval_steps(Shard(0, count, replicas))
     parts = []
@@ -205,6 +205,6 @@ def test_without_a_network_the_files_are_named(tmp_path, monkeypatch):
 
 
 def test_split_below_one_image_per_machine_is_rejected(grays):
-    recipe = dataclasses.replace(PLAIN, eval_split="test[:2]")
+    recipe = replace(PLAIN, eval_split="test[:2]")
     with refused(r"split 'test\[:2\]' must be at least 3, one per machine, got 2"):
         open_dataset(recipe, grays).eval(Shard(0, 3, 3))

@@ -2,13 +2,14 @@
 """A run on folders of pictures, and its use: classes in other orders, new heads, left out files."""
 
 import contextlib
-import dataclasses
 import io
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 from helpers import write_picture
+from numpy.testing import assert_array_equal
 from refusals import refused
 from refused_commands import assert_refused
 from training_runs import recipe_with, write_run
@@ -77,7 +78,7 @@ def run(pictures, tmp_path_factory):
 def trained(pictures, tmp_path_factory):
     """The folder of a run that was not trained, for tests to which that makes no difference."""
     path = tmp_path_factory.mktemp("trained")
-    recipe = dataclasses.replace(RECIPE, num_classes=3)
+    recipe = replace(RECIPE, num_classes=3)
     write_run(path, recipe, list(COLORS), str(pictures))
     return path
 
@@ -114,7 +115,7 @@ def test_start_from_with_new_head(trained, tmp_path, start, num_classes):
     path = _saved(trained, start, tmp_path)
     changes = {"num_classes": num_classes, "dropout_rate": 0.2 * (start == "run")}
     for zero_head in (True, False):
-        model = build_model(dataclasses.replace(RECIPE, **changes))
+        model = build_model(replace(RECIPE, **changes))
         fresh = _head(model)
         load_initial_weights(model, path, zero_head=zero_head)
         for name, value in weight_files.weights_by_name(model).items():
@@ -122,7 +123,7 @@ def test_start_from_with_new_head(trained, tmp_path, start, num_classes):
             if name.startswith("logits"):
                 expected = expected if num_classes == 3 else fresh[name]
                 expected = expected * (1 - zero_head)
-            np.testing.assert_array_equal(value, expected)
+            assert_array_equal(value, expected)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_start_from_takes_the_columns_of_the_same_names(
 ):
     path = _saved(trained, start, tmp_path)
     head = _head(model_dir.load_trained_model(trained)[0])
-    model = build_model(dataclasses.replace(RECIPE, num_classes=len(names)))
+    model = build_model(replace(RECIPE, num_classes=len(names)))
     fresh = _head(model)
     classes = Classes("the data", len(names), names)
     assert load_initial_weights(model, path, classes=classes)
@@ -147,12 +148,12 @@ def test_start_from_takes_the_columns_of_the_same_names(
             wanted = fresh[name][..., number]
             if column is not None:
                 wanted = head[name][..., column]
-            np.testing.assert_array_equal(value[..., number], wanted)
+            assert_array_equal(value[..., number], wanted)
 
 
 def test_weights_of_other_model_are_rejected(trained):
     changes = {"num_classes": 3, "model_options": {"scope": 3}}
-    other = build_model(dataclasses.replace(RECIPE, **changes))
+    other = build_model(replace(RECIPE, **changes))
     message = r"start_from .* does not fit 'lambda.*: c5.* has the shape .*, not"
     with refused(message):
         load_initial_weights(other, trained)
@@ -249,7 +250,7 @@ def test_export_matches_the_names_of_the_weights(trained, tmp_path, capsys):
         built = trained_weights.build_classifier("lambda_resnet_tiny", path, file)
         assert built.class_names == (names or list(COLORS))
         bias = _head(built.model)["logits/bias"]
-        np.testing.assert_array_equal(bias, expected[columns])
+        assert_array_equal(bias, expected[columns])
         assert line in capsys.readouterr().out
 
 

@@ -8,6 +8,7 @@ import picture_sources
 import pytest
 import tensorflow as tf
 from helpers import assert_close, images
+from numpy.testing import assert_array_equal
 from picture_sources import write_folder
 from training_runs import open_dataset, recipe_with
 
@@ -53,7 +54,7 @@ def test_cutmix_rectangle_equals_timm(timm, monkeypatch):
         )
         expected = np.zeros([20, 30])
         expected[top:bottom, left:right] = 1
-        np.testing.assert_array_equal(shares, expected)
+        assert_array_equal(shares, expected)
         assert 1 - shares.mean() == pytest.approx(share, abs=1e-6)
 
 
@@ -103,5 +104,5 @@ def test_training_reads_mixed_batches(tmp_path):
     # The first share of each batch, unless both pictures have one class.
     assert len({float(label.max(axis=1).min()) for label in labels}) == 3
     ((pictures, again),) = dataset.train(2)
-    np.testing.assert_array_equal(pictures, batches[2][0])
-    np.testing.assert_array_equal(again, labels[2])
+    assert_array_equal(pictures, batches[2][0])
+    assert_array_equal(again, labels[2])

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """TFRecords: files that are not opened, damaged ones, parts of splits, and files that cannot be used."""
 
-import dataclasses
 import gzip
 import re
 import runpy
 import shutil
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.records import RecordsSource
 
 EACH = COUNT // FILES
-RECORDS = dataclasses.replace(
+RECORDS = replace(
     RECIPE, dataset="tfrecord", eval_split="train[:1shard]", num_classes=3
 )
 
@@ -89,7 +89,7 @@ def test_other_records_keep_place_beside_damaged_ones(copy, whole):
     [("[:3shard]", (0, 3)), ("[3shard:]", (3, FILES)), ("[1shard:3shard]", (1, 3))],
 )
 def test_part_of_split_is_some_of_its_files(root, part, files):
-    recipe = dataclasses.replace(RECORDS, eval_split=f"train{part}")
+    recipe = replace(RECORDS, eval_split=f"train{part}")
     shown = sum(numbers(open_dataset(recipe, root).eval()), [])
     assert shown == list(range(*(EACH * file for file in files)))
 
@@ -163,12 +163,10 @@ def test_program_on_the_page_writes_files_of_mnists_format(tmp_path, monkeypatch
     program.write_text(blocks["# idx_to_records.py"])
     monkeypatch.setattr(sys, "argv", [str(program), str(tmp_path), str(tmp_path)])
     runpy.run_path(str(program), run_name="__main__")
-    recipe = dataclasses.replace(
-        RECORDS, eval_split="test", mean=(0.0,), std=(1 / 255,)
-    )
+    recipe = replace(RECORDS, eval_split="test", mean=(0.0,), std=(1 / 255,))
     dataset = open_dataset(recipe, tmp_path)
     for name in ("train", "test"):
-        shown = numbers(dataclasses.replace(dataset, eval_split=name).eval())
+        shown = numbers(replace(dataset, eval_split=name).eval())
         assert sorted(sum(shown, [])) == list(range(COUNT))
 
 

@@ -4,7 +4,7 @@
 Training batches are made in the same way from every source, so three of them are enough here.
 """
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import picture_sources
@@ -79,7 +79,7 @@ def test_evaluation_is_in_order_with_last_partial_batch(dataset):
 
 
 def test_a_recipe_of_one_channel_reads_gray(dataset):
-    recipe = dataclasses.replace(dataset.recipe, mean=(0.0,), std=(1 / 255,))
+    recipe = replace(dataset.recipe, mean=(0.0,), std=(1 / 255,))
     batches = list(open_dataset(recipe, dataset.data_dir).eval())
     assert {images.shape[-1] for images, _ in batches} == {1}
     assert sorted(sum(numbers(batches), [])) == list(range(COUNT))
@@ -112,7 +112,7 @@ def test_resumed_batches_equal_uninterrupted_ones(trained, step):
 
 def test_order_depends_on_seed_of_recipe(trained):
     dataset, whole = trained
-    recipe = dataclasses.replace(dataset.recipe, seed=1, epochs=1)
+    recipe = replace(dataset.recipe, seed=1, epochs=1)
     other = open_dataset(recipe, dataset.data_dir)
     assert numbers(other.train()) != whole[:STEPS]
 
@@ -121,7 +121,7 @@ def test_order_depends_on_seed_of_recipe(trained):
 def test_machines_train_on_disjoint_parts_and_resume(trained):
     """Two machines with two devices each have two batches of three pictures per step."""
     dataset, _ = trained
-    recipe = dataclasses.replace(dataset.recipe, epochs=1, global_batch_size=12)
+    recipe = replace(dataset.recipe, epochs=1, global_batch_size=12)
     dataset = open_dataset(recipe, dataset.data_dir)
     shards = [Shard(index, 2, 4) for index in range(2)]
     parts = [numbers(dataset.train(shard=shard)) for shard in shards]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callbacks of a run, on a model of one layer."""
 
-import dataclasses
 import shutil
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ class _Run:
         head = keras.layers.Dense(2, name="head")
         self.path = path
         self.model = keras.Model(images, head(norm(images)), name="one_layer")
-        recipe = dataclasses.replace(
+        recipe = replace(
             RECIPE, epochs=4, warmup_epochs=2, momentum=0, ema_decay=ema_decay
         )
         optimizer = build_optimizer(recipe, self.model.weights, steps_per_epoch=2)
@@ -201,7 +201,7 @@ def test_evaluation_uses_averages_and_training_weights(tmp_path):
         averages = [decay * average + (1 - decay) * weight for average, weight in pairs]
 
     run = _Run(tmp_path / "run", ema_decay=0.3)
-    run.fit(recipe=dataclasses.replace(RECIPE, ema_decay=0.5))
+    run.fit(recipe=replace(RECIPE, ema_decay=0.5))
     resumed = _Run(tmp_path / "run", ema_decay=0.3)
     resumed.checkpoints.restore()
     for model in (run.model, resumed.model):
@@ -213,7 +213,7 @@ def test_evaluation_uses_averages_and_training_weights(tmp_path):
 
 def test_tensorboard_has_results_and_speed(tmp_path):
     run = _Run(tmp_path, ema_decay=0.3)
-    run.fit(recipe=dataclasses.replace(RECIPE, ema_decay=0.5))
+    run.fit(recipe=replace(RECIPE, ema_decay=0.5))
     events = run.events()
     tags = set(events.Tags()["tensors"])
     assert {"epoch_loss", "epoch_accuracy", "epoch_learning_rate"} <= tags

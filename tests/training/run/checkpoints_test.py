@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import assert_equal_arrays
+from keras import layers
 from refusals import refused
 from training_runs import recipe_with
 
@@ -18,9 +19,9 @@ pytestmark = pytest.mark.jax
 def _checkpoints(path, optimizer="sgd", width=4, policy="float32"):
     x = images = keras.Input([2])
     for layer in (
-        keras.layers.Dense(width, dtype=policy, name="hidden"),
-        keras.layers.BatchNormalization(dtype=policy, name="norm"),
-        keras.layers.Dense(2, dtype=policy, name="head"),
+        layers.Dense(width, dtype=policy, name="hidden"),
+        layers.BatchNormalization(dtype=policy, name="norm"),
+        layers.Dense(2, dtype=policy, name="head"),
     ):
         x = layer(x)
     model = keras.Model(images, x, name="small")

@@ -6,7 +6,7 @@ With adapters (LoRA), nothing else moves but the classifier, and a trained model
 The same run trains on images of another size than those of its evaluation.
 """
 
-import dataclasses
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ from lambdanet.training.run.model_dir import load_trained_model
 from lambdanet.training.run.step import move_averages
 from lambdanet.training.train import train
 
-RECIPE = dataclasses.replace(
+RECIPE = replace(
     SHORT,
     train_split="train[:32]",
     ema_decay=0.5,
@@ -43,7 +43,7 @@ def tiny():
 
 def frozen(model, freeze):
     """The names of the layers that a recipe freezes."""
-    recipe = dataclasses.replace(RECIPE, freeze=freeze, start_from="imagenet")
+    recipe = replace(RECIPE, freeze=freeze, start_from="imagenet")
     return [layer.name for layer in start.frozen_layers(model, recipe)]
 
 
@@ -95,7 +95,7 @@ def test_frozen_layers_move_in_a_second_run(small_network, data_dir, tmp_path):
     source = build_model(RECIPE)
     initial = tmp_path / "initial.safetensors"
     weight_files.save(source, initial)
-    recipe = dataclasses.replace(
+    recipe = replace(
         RECIPE,
         start_from=str(initial),
         freeze="backbone",
@@ -116,7 +116,7 @@ def test_frozen_layers_move_in_a_second_run(small_network, data_dir, tmp_path):
     assert_resumes(whole, tmp_path / "resumed", recipe, data_dir, on_train_batch_end=2)
 
     weight_files.save(trained, initial)
-    second = dataclasses.replace(recipe, freeze="", training_size=20, epochs=1)
+    second = replace(recipe, freeze="", training_size=20, epochs=1)
     train(second, tmp_path / "second", data_dir)
     again, _ = load_trained_model(tmp_path / "second")
     assert len(moved_layers(again, trained)) == 5
@@ -126,7 +126,7 @@ def test_frozen_layers_move_in_a_second_run(small_network, data_dir, tmp_path):
 @pytest.mark.slow
 def test_adapters_train_and_are_merged(two_blocks, data_dir, tmp_path):
     source = write_run(tmp_path / "source", RECIPE)
-    recipe = dataclasses.replace(
+    recipe = replace(
         RECIPE,
         start_from=str(tmp_path / "source"),
         lora_rank=2,
@@ -159,9 +159,7 @@ def test_adapters_train_and_are_merged(two_blocks, data_dir, tmp_path):
 
 @pytest.mark.jax
 def test_adapters_of_a_model_without_projections():
-    recipe = dataclasses.replace(
-        RECIPE, model="resnet_micro", start_from="imagenet", lora_rank=2
-    )
+    recipe = replace(RECIPE, model="resnet_micro", start_from="imagenet", lora_rank=2)
     with refused("lora_rank must be 0 for resnet_micro, which has no proj.*, got 2"):
         enable_lora(build_model(recipe), recipe.lora_rank)
 
@@ -172,7 +170,7 @@ def test_averages_start_at_initial_weights(tmp_path):
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, use_bias=False)])
     (kernel,) = model.weights
     kernel.assign(np.full([2, 3], 7.0))
-    recipe = dataclasses.replace(
+    recipe = replace(
         RECIPE, learning_rate=0.1, momentum=0, schedule="constant", ema_decay=1 - 1e-6
     )
     optimizer = build_optimizer(recipe, model.weights, 1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model_dir: recipe, permissions, and the trained model."""
 
-import dataclasses
 import os
+from dataclasses import replace
 
 import pytest
 from helpers import assert_equal_arrays
@@ -48,9 +48,7 @@ def test_claim_removes_partial_checkpoints(tmp_path):
 def test_other_recipe_is_rejected_with_differences(tmp_path):
     claim(tmp_path)
     before = (tmp_path / "recipe.json").read_bytes()
-    other = dataclasses.replace(
-        RECIPE, epochs=7, optimizer="adam", model_options={"scope": 5}
-    )
+    other = replace(RECIPE, epochs=7, optimizer="adam", model_options={"scope": 5})
     for function in (model_dir.check_model_dir, model_dir.claim):
         with refused("was made with another recipe") as caught:
             function(tmp_path, other)
@@ -145,7 +143,7 @@ def test_data_dir_is_saved_as_absolute_path(tmp_path, monkeypatch, name):
 def test_paths_of_recipe_are_saved_as_absolute_ones(tmp_path, monkeypatch):
     """Also where they are gone later; published weights keep their names."""
     recipe = configs.get_recipe("finetune:lambda_resnet26t")
-    start = dataclasses.replace(RECIPE, start_from="earlier")
+    start = replace(RECIPE, start_from="earlier")
     monkeypatch.chdir(tmp_path)
     for name in ("earlier", recipe.start_from):
         (tmp_path / name).mkdir()
@@ -176,7 +174,7 @@ def test_failed_write_keeps_old_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ema_decay", [0.0, 0.5])
 def test_trained_model_has_averages_if_there_are_any(tmp_path, one_block, ema_decay):
-    recipe = dataclasses.replace(RECIPE, ema_decay=ema_decay)
+    recipe = replace(RECIPE, ema_decay=ema_decay)
     path = model_dir.claim(tmp_path / "run", recipe)
     with refused("with an epoch or more, got .*; there is no checkpoint in"):
         model_dir.load_trained_model(path)
@@ -192,7 +190,7 @@ def test_trained_model_has_averages_if_there_are_any(tmp_path, one_block, ema_de
     assert found == recipe
     assert_equal_arrays(loaded.weights, begin if ema_decay else end)
 
-    other = dataclasses.replace(recipe, model_options={"key_dim": 4})
+    other = replace(recipe, model_options={"key_dim": 4})
     model_dir.claim(tmp_path / "other", other)
     (tmp_path / "other" / "checkpoints").symlink_to(path / "checkpoints")
     with refused("other' does not fit 'lambda_resnet_tiny': .* has the shape .*, not "):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers against their formulas in NumPy, and steps by hand."""
 
-import dataclasses
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 from helpers import assert_equal_arrays
+from numpy.testing import assert_allclose
 from refusals import refused
 from training_runs import CONSTANT
 
@@ -48,7 +49,7 @@ def _weights():
 def _step(steps=1, **changes):
     """The values of the variables after steps with an optimizer of the recipe."""
     variables, gradients = _variables()
-    recipe = dataclasses.replace(CONSTANT, **changes)
+    recipe = replace(CONSTANT, **changes)
     optimizer = build.build_optimizer(recipe, variables, 10)
     for step in range(steps):
         optimizer.apply([keras.ops.array(g * (step + 1)) for g in gradients], variables)
@@ -68,12 +69,12 @@ def test_lamb_equals_algorithm_2():
             update = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6) + decay * w
             trust = np.linalg.norm(w) / np.linalg.norm(update) if decay else 1
             w -= 0.01 * trust * update
-        np.testing.assert_allclose(result, w, rtol=2e-6, atol=1e-7)
+        assert_allclose(result, w, rtol=2e-6, atol=1e-7)
 
 
 @EVERY_OPTIMIZER
 def test_either_steps_or_loss_decay_kernels(optimizer):
-    recipe = dataclasses.replace(CONSTANT, optimizer=optimizer, weight_decay=0.1)
+    recipe = replace(CONSTANT, optimizer=optimizer, weight_decay=0.1)
     decay = 0.1 if recipe.decays_in_steps else 0
     assert (build._kernel_regularizer(recipe) is None) == recipe.decays_in_steps
     built = build.build_optimizer(recipe, _variables()[0], 1)
@@ -92,9 +93,7 @@ def test_clip_norm_scales_all_gradients_together(clip_adaptive):
         momentum=0, learning_rate=1, clip_norm=0.5, clip_adaptive=clip_adaptive
     )
     for before, after, gradient in zip(_weights(), moved, gradients, strict=True):
-        np.testing.assert_allclose(
-            before - after, gradient * 0.5 / length, rtol=1e-4, atol=1e-6
-        )
+        assert_allclose(before - after, gradient * 0.5 / length, rtol=1e-4, atol=1e-6)
 
 
 def test_optimizer_begins_at_its_place():
@@ -125,7 +124,7 @@ def test_adaptive_clip_is_by_output_channel(name, shape, axes):
     limit = float(np.median(norms[1] / norms[0])) * 0.99
     expected = gradient * np.minimum(1, limit * norms[0] / norms[1])
     found = optimizers.adaptive_clip(gradient, _variable(name, weights), limit)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert_allclose(found, expected, rtol=1e-5)
 
 
 @EVERY_OPTIMIZER
@@ -138,15 +137,13 @@ def test_rates_per_layer_scale_steps(optimizer):
     for before, a, b, factor in zip(
         _weights(), plain, scaled, (0.5, 0.5, 10), strict=True
     ):
-        np.testing.assert_allclose(
-            b - before, factor * (a - before), rtol=2e-3, atol=1e-6
-        )
+        assert_allclose(b - before, factor * (a - before), rtol=2e-3, atol=1e-6)
 
 
 def test_weights_that_nobody_evaluates_are_refused():
     message = "optimizer must be another one, .*average.*, got 'schedulefreeadamw'"
     with refused(message):
-        dataclasses.replace(CONSTANT, optimizer="ScheduleFreeAdamW")
+        replace(CONSTANT, optimizer="ScheduleFreeAdamW")
 
 
 def test_layers_are_stem_blocks_and_classifier():

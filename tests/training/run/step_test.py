@@ -4,14 +4,15 @@
 Other ways are parts of a batch against a whole one, and blocks that are computed again against plain ones.
 """
 
-import dataclasses
 import functools
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import assert_equal_arrays, images, randomize_normalizations, reloaded
+from keras import layers
 from refusals import refused
 from training_runs import CONSTANT, ON_TENSORFLOW
 
@@ -23,10 +24,10 @@ pytestmark = pytest.mark.jax
 
 def _network():
     x = keras.Input([None, None, 3])
-    y = keras.layers.Dense(5, "gelu", name="c2_block1_conv", kernel_regularizer="l2")(
-        keras.layers.GlobalAveragePooling2D()(x)
+    y = layers.Dense(5, "gelu", name="c2_block1_conv", kernel_regularizer="l2")(
+        layers.GlobalAveragePooling2D()(x)
     )
-    return keras.Model(x, keras.layers.Dense(10, name="logits")(y))
+    return keras.Model(x, layers.Dense(10, name="logits")(y))
 
 
 def _train(recipe, model, batches):
@@ -43,7 +44,7 @@ def _train(recipe, model, batches):
 def _trained(sizes=(4,), make=lambda _: _network(), **changes):
     """Trains a new model of a recipe on a batch of images of each size."""
     keras.utils.set_random_seed(0)
-    recipe = dataclasses.replace(CONSTANT, **changes)
+    recipe = replace(CONSTANT, **changes)
     batches = [np.array(images(8, size, size, 3)) for size in sizes]
     return _train(recipe, make(recipe), batches)
 
@@ -58,17 +59,17 @@ def _trained(sizes=(4,), make=lambda _: _network(), **changes):
 )
 def test_step_equals_that_of_keras(kind, options):
     """To the bit: the decay is a power of two, as Keras multiplies it in another order."""
-    recipe = dataclasses.replace(CONSTANT, optimizer=kind.__name__.lower(), **options)
+    recipe = replace(CONSTANT, optimizer=kind.__name__.lower(), **options)
     states = []
     for is_ours in (True, False):
         keras.utils.set_random_seed(0)
         model = keras.Sequential(
             [
                 keras.Input([12]),
-                keras.layers.Dense(8),
-                keras.layers.BatchNormalization(),
-                keras.layers.Dropout(0.5),
-                keras.layers.Dense(10),
+                layers.Dense(8),
+                layers.BatchNormalization(),
+                layers.Dropout(0.5),
+                layers.Dense(10),
             ]
         )
         optimizer = build.build_optimizer(recipe, model.weights, 10)
@@ -116,7 +117,7 @@ def test_float16_takes_steps_of_float32():
 )
 def test_file_of_keras_has_an_optimizer_of_keras(tmp_path, changes):
     """Of its class, with the options and variables, where a user's callback saves it (`ModelCheckpoint`)."""
-    recipe = dataclasses.replace(CONSTANT, weight_decay=0.1, layer_decay=0.5, **changes)
+    recipe = replace(CONSTANT, weight_decay=0.1, layer_decay=0.5, **changes)
     model = _network()
     build.compile_model(recipe, model, build.build_optimizer(recipe, model.weights, 10))
     for variable in model.optimizer.variables:
@@ -151,7 +152,7 @@ def test_accumulated_gradients_equal_large_batch(optimizer, precision):
 def test_float16_skips_steps_that_are_not_finite():
     model = _network()
     before = model.get_weights()
-    recipe = dataclasses.replace(CONSTANT, mixed_precision="float16")
+    recipe = replace(CONSTANT, mixed_precision="float16")
     _train(recipe, model, [np.full([8, 4, 4, 3], np.inf)])
     assert_equal_arrays(model.get_weights(), before)
     assert int(model.optimizer.inner_optimizer.iterations) == 0
@@ -159,9 +160,9 @@ def test_float16_skips_steps_that_are_not_finite():
 
 def test_parts_of_batch_have_different_dropout():
     """The seed is drawn from for each part, and so are other masks: no sum of gradients is as with one."""
-    last = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
-    model = keras.Sequential([keras.Input([64]), keras.layers.Dropout(0.5), last])
-    recipe = dataclasses.replace(CONSTANT, learning_rate=1.0, momentum=0.0)
+    last = layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input([64]), layers.Dropout(0.5), last])
+    recipe = replace(CONSTANT, learning_rate=1.0, momentum=0.0)
     model.compile(build.build_optimizer(recipe, model.weights, 10), "mse")
     model.train_step = build_train_step(model, 3)
     model.train_on_batch(np.ones([3, 64], np.float32), np.ones([3, 1], np.float32))
@@ -197,7 +198,7 @@ def test_rematerialized_blocks_train_as_plain_ones(two_blocks):
 def test_frozen_weights_stay_in_rematerialized_blocks(two_blocks):
     """In bfloat16, to which they are cast where they are read; TensorFlow's gradients cannot."""
     options = {"remat": True, "mixed_precision": "bfloat16", "input_size": 16}
-    recipe = dataclasses.replace(CONSTANT, **options, start_from="x", lora_rank=2)
+    recipe = replace(CONSTANT, **options, start_from="x", lora_rank=2)
     model = build.build_model(recipe)
     lora.enable_lora(model, 2)
     frozen = [v for v in model.weights if not v.trainable and "moving" not in v.path]
@@ -248,10 +249,8 @@ def _count(loss, weights, x):
 
 def test_blocks_that_do_not_follow_each_other_are_rejected():
     x = keras.Input([4])
-    first = keras.layers.Dense(4, name="c2_block1_conv")(x)
-    second = keras.layers.Dense(4, name="c2_block2_conv")(first)
-    model = keras.Model(
-        x, keras.layers.Add(name="logits")([first, second]), name="skip"
-    )
+    first = layers.Dense(4, name="c2_block1_conv")(x)
+    second = layers.Dense(4, name="c2_block2_conv")(first)
+    model = keras.Model(x, layers.Add(name="logits")([first, second]), name="skip")
     with refused("remat must be false for skip, whose blocks do not follow each other"):
         rematerialize(model)

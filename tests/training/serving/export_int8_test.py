@@ -12,6 +12,7 @@ import tensorflow as tf
 from ai_edge_litert.compiled_model import CompiledModel
 from ai_edge_litert.interpreter import Interpreter
 from helpers import assert_close, noise, write_picture
+from keras import layers
 from refusals import refused
 from small_models import linear_model
 from tiny_weights import export_words, write_tiny_weights
@@ -244,9 +245,9 @@ def test_layers_keep_the_range_of_8_bits(layer, tmp_path):
     """What surrounds a map, or is masked, is not so far from the other numbers that 8 bits lose these."""
     keras.utils.set_random_seed(0)
     images = keras.Input([20, 20, 3])
-    x = layer(keras.layers.Conv2D(8, 3, strides=2, padding="same")(images))
-    x = keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x))
-    model = keras.Model(images, keras.layers.Dense(5)(x))
+    x = layer(layers.Conv2D(8, 3, strides=2, padding="same")(images))
+    x = layers.GlobalAveragePooling2D()(layers.ReLU()(x))
+    model = keras.Model(images, layers.Dense(5)(x))
     parity = write_runtime(
         *(model, tmp_path, "abcde", FORMAT),
         pictures=_noise(16, size=20),
@@ -273,11 +274,11 @@ def linear_export(tmp_path):
 
 def test_api_needs_calibration_for_this_format_alone(linear_export):
     with refused("calibration must be left out for the format 'litert', got 'noise'"):
-        linear_export(keras.layers.ReLU(), "litert")
+        linear_export(layers.ReLU(), "litert")
 
 
 def test_operator_without_8_bits_is_named(linear_export):
-    layer = keras.layers.Lambda(lambda x: tf.math.floormod(x, 0.3))
+    layer = layers.Lambda(lambda x: tf.math.floormod(x, 0.3))
     with refused(
         f"'linear' cannot be written as {FORMAT}: these operations have no 8-bit form: .*FloorMod"
     ):
@@ -292,6 +293,6 @@ def test_model_that_is_another_in_8_bits_is_refused(linear_export):
         return padded[:, 1:-1, 1:-1]
 
     keras.utils.set_random_seed(0)
-    layer = keras.layers.Lambda(pad_and_cut)
+    layer = layers.Lambda(pad_and_cut)
     with refused(f"'linear' cannot be written as {FORMAT}: compared with Keras"):
         linear_export(layer)

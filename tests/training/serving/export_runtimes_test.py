@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import noise, write_picture
+from keras import layers
+from numpy.testing import assert_allclose
 from refusals import refused
 from refused_commands import assert_refused
 from small_models import linear_model
@@ -43,12 +45,12 @@ def model():
     """A model with both kinds of layers, on maps that blocks do not divide."""
     keras.utils.set_random_seed(0)
     x = images = keras.Input([20, 20, 3])
-    x = keras.layers.Conv2D(32, 3, strides=2, activation="relu")(x)
+    x = layers.Conv2D(32, 3, strides=2, activation="relu")(x)
     halo = HaloAttention(32, block_size=4, halo_size=1)
     for layer in (LambdaLayer(32, scope=5), halo):
-        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(layer(x)))
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.Model(images, keras.layers.Dense(7)(x), name="both")
+        x = layers.ReLU()(layers.BatchNormalization()(layer(x)))
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(images, layers.Dense(7)(x), name="both")
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +75,8 @@ def _logits(model, images):
 def test_runtimes_get_no_large_convolution():
     """TensorFlow's is the fastest form of this layer; those of the runtimes are slower than products."""
     images = keras.Input([28, 28, 3])
-    x = LambdaLayer(64)(keras.layers.Conv2D(64, 1)(images))
-    model = keras.Model(
-        images, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(x))
-    )
+    x = LambdaLayer(64)(layers.Conv2D(64, 1)(images))
+    model = keras.Model(images, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
     classify = export_runtimes._classifier(
         TrainedModel(model, Preprocessing(28, MEAN, STD), NAMES), 28
     ).get_concrete_function()
@@ -100,9 +100,9 @@ def test_lambda_and_halo_layers_equal_keras(model, exported, format):
         images = noise(number, 20, 20, 3)
         found = run_exported(out, images, format)
         logits = _logits(model, images)
-        np.testing.assert_allclose(found["logits"], logits, atol=1e-4 * logits.std())
+        assert_allclose(found["logits"], logits, atol=1e-4 * logits.std())
         expected = tf.nn.softmax(logits)
-        np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
+        assert_allclose(found["probabilities"], expected, atol=1e-5)
     assert parity.num_equal == parity.num_images == 64
     assert parity.logit_difference < 1e-4 * parity.logit_std
     assert (out / "class_names.txt").read_text().splitlines() == NAMES
@@ -124,13 +124,13 @@ def test_pictures_of_any_size_equal_keras(model, tmp_path, format):
         pictures = noise(*shape, 3)
         logits = _logits(any_size, pictures)
         found = run_exported(tmp_path, pictures, format)["logits"]
-        np.testing.assert_allclose(found, logits, atol=tolerance * logits.std())
+        assert_allclose(found, logits, atol=tolerance * logits.std())
 
 
 def test_size_of_a_table_is_fixed(tmp_path):
     images = keras.Input([20, 20, 3])
-    x = keras.layers.GlobalAveragePooling2D()(GlobalAttention(16)(images))
-    model = keras.Model(images, keras.layers.Dense(7)(x), name="attending")
+    x = layers.GlobalAveragePooling2D()(GlobalAttention(16)(images))
+    model = keras.Model(images, layers.Dense(7)(x), name="attending")
     with refused("'attending' cannot be .* at most 20"):
         write_runtime(model, tmp_path, NAMES, "onnx", any_size=True)
     assert not any(tmp_path.iterdir())
@@ -169,7 +169,7 @@ def test_gray_model_takes_rgb_pictures(tmp_path):
     pictures = noise(2, 4, 4, 3)
     gray = tf.image.rgb_to_grayscale(tf.constant(pictures, tf.float32) / 255.0)
     found = run_exported(tmp_path, pictures)["logits"]
-    np.testing.assert_allclose(found, flat(gray), atol=1e-4)
+    assert_allclose(found, flat(gray), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_gray_model_takes_rgb_pictures(tmp_path):
     [(tf.math.bessel_i0, "BesselI0"), (lambda x: x / 0.0 * 0.0, "not numbers")],
 )
 def test_what_litert_does_not_compute_is_named(tmp_path, function, message):
-    odd = linear_model(SHAPE, 2, keras.layers.Lambda(function, output_shape=SHAPE))
+    odd = linear_model(SHAPE, 2, layers.Lambda(function, output_shape=SHAPE))
     with refused(f"model 'linear' cannot be written as litert_int8: .*{message}"):
         write_runtime(odd, tmp_path, "ab", "litert_int8", input_size=4)
     assert not list(tmp_path.iterdir())
@@ -214,7 +214,7 @@ def test_other_logits_than_of_keras_are_refused(tmp_path, monkeypatch):
             {"format": "litert_int8_full", "any_size": True},
             "any_size must be False for the format",
         ),
-        ({"model": keras.layers.Dense(7)}, "model must be a Keras model"),
+        ({"model": layers.Dense(7)}, "model must be a Keras model"),
     ],
 )
 def test_wrong_arguments_are_refused(model, tmp_path, options, message):
@@ -227,7 +227,8 @@ def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
     recipe = recipe_with("digits", mixed_precision=True, ema_decay=0.5)
 
     def create(*_, **__):  # under the current policy
-        return linear_model((32, 32, 3), 10)
+        x = keras.Input([32, 32, 3])
+        return keras.Model(x, layers.Dense(10, name="logits")(layers.Flatten()(x)))
 
     monkeypatch.setattr("lambdanet.models.zoo.create_model", create)
     (tmp_path / "datasets").mkdir()  # digits are not in it

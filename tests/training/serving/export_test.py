@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import assert_equal_arrays, noise, randomize_normalizations
+from keras import layers
+from numpy.testing import assert_allclose
 from processes import output_of
 from refusals import refused
 from small_models import linear_model
@@ -42,10 +44,10 @@ def small_model(num_classes=7, last=None):
     return keras.Sequential(
         [
             keras.Input([None, None, 3]),
-            keras.layers.Conv2D(8, 3, activation="relu"),
-            keras.layers.BatchNormalization(),
-            keras.layers.GlobalAveragePooling2D(),
-            keras.layers.Dense(num_classes, activation=last, dtype="float32"),
+            layers.Conv2D(8, 3, activation="relu"),
+            layers.BatchNormalization(),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(num_classes, activation=last, dtype="float32"),
         ]
     )
 
@@ -126,13 +128,11 @@ def test_process_without_lambdanet_computes_the_same(
         expected[name] = tf.nn.softmax(
             tiny_weights[0](prepare(tf.constant(batch)), training=False)
         ).numpy()
-        np.testing.assert_allclose(results[name], expected[name], atol=1e-5)
+        assert_allclose(results[name], expected[name], atol=1e-5)
     firsts = np.stack([batch[0] for batch in expected.values()])
     assert np.ptp(firsts, axis=0).max() > 0.01  # the outputs depend on the images
-    np.testing.assert_allclose(results["files"], firsts, atol=1e-5)
-    np.testing.assert_allclose(
-        results["top_probabilities"], -np.sort(-firsts)[:, :5], atol=1e-5
-    )
+    assert_allclose(results["files"], firsts, atol=1e-5)
+    assert_allclose(results["top_probabilities"], -np.sort(-firsts)[:, :5], atol=1e-5)
     assert [names[0] for names in json.loads(shown)] == [
         NAMES[index] for index in firsts.argmax(-1)
     ]
@@ -187,13 +187,11 @@ def test_export_in_float32_for_all_policies(tmp_path, build, policy):
     outputs = loaded.signatures["serving_default"](images=tf.constant(images))
     prepared = Preprocessing(SIZE, MEAN, STD, 1.0)(tf.constant(images))
     expected = tf.nn.softmax(same(prepared, training=False))
-    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
+    assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
 
 def test_float32_keeps_partly_frozen_layers():
-    layer = keras.layers.Bidirectional(
-        keras.layers.SimpleRNN(3, dtype="mixed_bfloat16")
-    )
+    layer = layers.Bidirectional(layers.SimpleRNN(3, dtype="mixed_bfloat16"))
     model = keras.Sequential([keras.Input([4, 3]), layer])
     layer.forward_layer.trainable = False
     copies = in_float32(model).layers[0].forward_layer.weights
@@ -212,7 +210,7 @@ def test_model_of_gray_images(tmp_path):
     for images, levels in ((gray, gray), (gray.repeat(3, -1), gray), (blue, dark)):
         expected = tf.nn.softmax(model((levels / 255 - 0.5) / 0.25))
         outputs = served(images=tf.constant(images))
-        np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-6)
+        assert_allclose(outputs["probabilities"], expected, atol=1e-6)
 
 
 def test_pictures_of_other_channels_are_refused(served):
@@ -292,14 +290,14 @@ def tf_keras_model():
 
 
 def head_of(*shape):
-    return keras.Sequential([keras.Input([*shape, 3]), keras.layers.ReLU()])
+    return keras.Sequential([keras.Input([*shape, 3]), layers.ReLU()])
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         pytest.param(tf_keras_model, "tf_keras Sequential", marks=pytest.mark.rest),
-        (lambda: keras.layers.Dense(7), "model must be a Keras model, got <"),
+        (lambda: layers.Dense(7), "model must be a Keras model, got <"),
         (lambda: small_model(last="softmax"), "must be logits, got probabilities"),
         (lambda: small_model(6), r"logits \[b, 7\] for 7 class names, got \(None, 6\)"),
         (lambda: head_of(9, 9), "must accept images"),

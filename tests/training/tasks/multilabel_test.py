@@ -2,8 +2,8 @@
 """Several labels for a picture: tables and records, loss and metric, and a run up to its predictions."""
 
 import csv
-import dataclasses
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose, assert_array_equal
 from pyarrow import parquet
 from refusals import refused
 from sklearn import metrics
@@ -49,7 +50,7 @@ def draw_labels():
 
 
 LABELS = draw_labels()
-RECIPE = dataclasses.replace(
+RECIPE = replace(
     IN_FOLDERS,
     task="multilabel",
     loss="binary_cross_entropy",
@@ -85,7 +86,7 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def recipe(pictures):
-    return dataclasses.replace(RECIPE, labels=str(pictures / "colors.csv"))
+    return replace(RECIPE, labels=str(pictures / "colors.csv"))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def run(recipe, tmp_path_factory):
 
 
 def open_table(path):
-    return Dataset.open(dataclasses.replace(RECIPE, labels=str(path)))
+    return Dataset.open(replace(RECIPE, labels=str(path)))
 
 
 def logits_of(probabilities):
@@ -110,10 +111,10 @@ def read_labels(dataset):
 def test_columns_of_a_table(recipe):
     dataset = Dataset.open(recipe)
     assert dataset.class_names == NAMES
-    np.testing.assert_array_equal(read_labels(dataset), LABELS[64:])
+    assert_array_equal(read_labels(dataset), LABELS[64:])
     present = np.sum(LABELS[:64] == 1, axis=0)
     absent = np.sum(LABELS[:64] == 0, axis=0)
-    np.testing.assert_allclose(dataset.positive_weights, absent / present)
+    assert_allclose(dataset.positive_weights, absent / present)
 
 
 def test_presence_in_other_types(pictures):
@@ -130,7 +131,7 @@ def test_presence_in_other_types(pictures):
     dataset = open_table(file)
     assert dataset.class_names == ["red", "label", "green"]
     expected = [[0, 0, np.nan], [np.nan, 1, 1]]
-    np.testing.assert_array_equal(read_labels(dataset), expected)
+    assert_array_equal(read_labels(dataset), expected)
     assert dataset.positive_weights == (0.5, 1, 1)
 
 
@@ -143,7 +144,7 @@ def test_names_in_a_column(pictures):
     dataset = open_table(pictures / "names.csv")
     assert dataset.class_names == sorted(NAMES)
     found = read_labels(dataset)
-    np.testing.assert_array_equal(found, np.nan_to_num(LABELS[64:])[:, [2, 1, 0]])
+    assert_array_equal(found, np.nan_to_num(LABELS[64:])[:, [2, 1, 0]])
 
 
 def test_class_that_the_data_lack_is_unknown(pictures):
@@ -151,12 +152,12 @@ def test_class_that_the_data_lack_is_unknown(pictures):
     for number, (red, _, blue) in enumerate(np.nan_to_num(LABELS).astype(int)):
         rows.append([f"{number}.png", blue, red, split_of(number)])
     write_table(pictures / "two.csv", rows)
-    recipe = dataclasses.replace(RECIPE, labels=str(pictures / "two.csv"))
+    recipe = replace(RECIPE, labels=str(pictures / "two.csv"))
     trained = Classes("the run", 3, NAMES)
     dataset = Dataset.open(recipe, classes=trained, some_classes=True)
     expected = np.nan_to_num(LABELS[64:])
     expected[:, 1] = np.nan
-    np.testing.assert_array_equal(read_labels(dataset), expected)
+    assert_array_equal(read_labels(dataset), expected)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_tables_that_contradict_themselves(rows, message, tmp_path):
 )
 def test_recipes_that_contradict_themselves(changes, message):
     with refused(message):
-        dataclasses.replace(RECIPE, **changes)
+        replace(RECIPE, **changes)
 
 
 def test_data_with_one_label(tmp_path):
@@ -214,7 +215,7 @@ def test_records_with_lists(tmp_path, pictures):
     (tmp_path / records.CLASSES).write_text("\n".join(NAMES))
     dataset = open_dataset(RECIPE, tmp_path, dataset="tfrecord")
     expected = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
-    np.testing.assert_array_equal(read_labels(dataset), expected)
+    assert_array_equal(read_labels(dataset), expected)
     assert len(dataset.bad_records.names) == 2
 
 
@@ -229,7 +230,7 @@ def test_loss_is_the_mean_over_known_classes():
     p = 1 / (1 + np.exp(-logits))
     losses = -weights * (factors * target * np.log(p) + (1 - target) * np.log(1 - p))
     expected = np.nan_to_num(np.nanmean(losses, axis=-1))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     copy = MultilabelLoss.from_config(loss.get_config())
     assert copy.get_config() == loss.get_config()
 
@@ -267,7 +268,7 @@ def test_files_of_an_evaluation_are_those_of_scikit_learn(tmp_path):
     (tmp_path / "best").mkdir()
     best = json.dumps({"thresholds": thresholds})
     (tmp_path / "best" / "best.json").write_text(best)
-    task = task_of(dataclasses.replace(RECIPE, num_classes=3))
+    task = task_of(replace(RECIPE, num_classes=3))
     result = task.measure([(logits_of(found), labels)], tmp_path)
     loss = np.mean(MultilabelLoss(reduction=None)(labels, logits_of(found)))
     assert result.values["loss"] == pytest.approx(float(loss), rel=1e-5)
@@ -323,7 +324,7 @@ def test_evaluation_is_that_of_scikit_learn(run, served, pictures):
     outputs = signatures["serving_bytes"](image_bytes=tf.constant(images))
     found = outputs["probabilities"].numpy()
     is_present = found >= np.float32(best["thresholds"])
-    np.testing.assert_array_equal(outputs["is_present"], is_present)
+    assert_array_equal(outputs["is_present"], is_present)
     expected = []
     for label, score in zip(LABELS[64:].T, found.T, strict=True):
         known = ~np.isnan(label)
@@ -337,7 +338,7 @@ def test_export_opens_its_data_once(recipe, tmp_path, monkeypatch, capsys):
     from lambdanet.training.serving import export_runtimes
     from lambdanet.training.serving.export import Options, export
 
-    write_run(tmp_path / "run", dataclasses.replace(recipe, num_classes=3), NAMES)
+    write_run(tmp_path / "run", replace(recipe, num_classes=3), NAMES)
     monkeypatch.setattr(export_runtimes, "save", lambda trained, *_: trained)
     exported = export(tmp_path / "run", tmp_path / "out", options=Options("onnx"))
     assert exported.class_names == NAMES
@@ -355,7 +356,7 @@ def test_runtimes_get_probabilities_and_thresholds(run, tmp_path):
     assert parity.accuracies is None and parity.probability_difference < 1e-5
     lines = (tmp_path / "thresholds.txt").read_text().split()
     best = json.loads((run / "best" / "best.json").read_text())
-    np.testing.assert_allclose(list(map(float, lines)), best["thresholds"])
+    assert_allclose(list(map(float, lines)), best["thresholds"])
 
 
 @ON_TENSORFLOW

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The export of a task of another program, and exports without a record of their task."""
 
-import dataclasses
+from dataclasses import replace
 from types import SimpleNamespace
 
 import keras
@@ -28,7 +28,7 @@ from lambdanet.training.serving.trained_weights import TrainedModel, load_run
 
 pytestmark = pytest.mark.usefixtures("small_networks")
 
-RECIPE = dataclasses.replace(IN_FOLDERS, num_classes=3)
+RECIPE = replace(IN_FOLDERS, num_classes=3)
 
 
 class LevelOutputs(TaskOutputs):
@@ -57,7 +57,7 @@ def run(tmp_path_factory, small_networks):
     write_folder(root, 40)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(TASKS, "level", Level)
-        recipe = dataclasses.replace(RECIPE, task="level")
+        recipe = replace(RECIPE, task="level")
         write_run(root / "run", recipe, list("012"), str(root))
         words = [f"--model_dir={root / 'run'}", f"--out={root / 'served'}"]
         assert cli.main(["export", *words]) == 0
@@ -101,7 +101,7 @@ def test_signatures_need_no_module_of_the_task(run, monkeypatch):
 def test_own_labels_are_neither_balanced_nor_explained(run):
     with refused("must be a classifier of pictures, got .small, which makes numbers"):
         Explainer(load_run(run / "run"))
-    recipe = dataclasses.replace(RECIPE, task="level", class_weights="balanced")
+    recipe = replace(RECIPE, task="level", class_weights="balanced")
     with refused("class_weights must be empty or numbers with the task level"):
         _ = Dataset.open(recipe, str(run)).class_weights
 

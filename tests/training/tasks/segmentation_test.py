@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masks: what is read, their loss and metric, and a run up to its predictions."""
 
-import dataclasses
 import shutil
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 from helpers import write_picture
+from keras import layers
+from numpy.testing import assert_array_equal
 from PIL import Image
 from refusals import refused
 from sklearn.metrics import jaccard_score
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("two_blocks")
 
 COLORS = np.array([[40, 40, 40], [220, 30, 30], [30, 220, 30], [30, 30, 220]], np.uint8)
 NAMES = ["background", "red", "green", "blue"]
-RECIPE = dataclasses.replace(
+RECIPE = replace(
     IN_FOLDERS,
     task="segmentation",
     model_options={"filters": 8, "low_level_filters": 4, "dilation_rates": (1,)},
@@ -97,7 +99,7 @@ def test_whole_pictures_and_held_out_ones(pictures, tmp_path, capsys):
     ):
         shapes.add(images.shape[1:3])
         expected = read_mask(tmp_path / name.replace("images", "masks"))
-        np.testing.assert_array_equal(labels[0], expected)
+        assert_array_equal(labels[0], expected)
     assert shapes == {(24, 20), (24, 28)}
     counts = np.zeros(256)
     for mask in (tmp_path / "masks").iterdir():
@@ -118,9 +120,7 @@ def test_table_of_masks(pictures, tmp_path):
     dataset = open_dataset(RECIPE, pictures, labels=str(table))
     dataset.check()
     ((_, labels), *_) = dataset.eval(whole=True)
-    np.testing.assert_array_equal(
-        labels[0], read_mask(pictures / "validation/masks/0.png")
-    )
+    assert_array_equal(labels[0], read_mask(pictures / "validation/masks/0.png"))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_mistakes(kind, message, pictures, tmp_path):
 )
 def test_fields_of_other_tasks_are_rejected(field, value, message):
     with refused(message):
-        dataclasses.replace(RECIPE, **{field: value})
+        replace(RECIPE, **{field: value})
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_evaluation_is_a_count_by_hand(tmp_path, monkeypatch):
     images = [255 * np.eye(3)[np.array(classes)] for classes in found]
     write_pictures(tmp_path, images, masks)
     monkeypatch.setattr("lambdanet.models.deeplab.create_deeplab", segmenter_of_colors)
-    recipe = dataclasses.replace(RECIPE, num_classes=4)
+    recipe = replace(RECIPE, num_classes=4)
     write_run(tmp_path / "run", recipe, NAMES, str(tmp_path))
     result = evaluate(tmp_path / "run", out=tmp_path / "out")
     assert result["mean_iou"] == pytest.approx((2 / 3 + 2 / 4 + 2 / 3) / 3)
@@ -278,9 +278,9 @@ def segmenter_of_windows(name, num_classes, **_):
     """A network that sees all of its window, in each of which its logits are others."""
     images = keras.Input([None, None, 3])
     large = keras.initializers.RandomNormal(stddev=4.0, seed=3)
-    mean = keras.layers.GlobalAveragePooling2D(keepdims=True)(images)
-    x = keras.layers.Conv2D(num_classes, 3, padding="same", name="near")(images)
-    x += keras.layers.Dense(num_classes, kernel_initializer=large, name="far")(mean)
+    mean = layers.GlobalAveragePooling2D(keepdims=True)(images)
+    x = layers.Conv2D(num_classes, 3, padding="same", name="near")(images)
+    x += layers.Dense(num_classes, kernel_initializer=large, name="far")(mean)
     return keras.Model(images, x)
 
 
@@ -298,7 +298,7 @@ def test_windows_are_joined_by_their_logits(windows, tmp_path, monkeypatch):
     mask[:9] = 255
     write_pictures(tmp_path, [image], [mask])
     monkeypatch.setattr("lambdanet.models.deeplab.create_deeplab", segmenter_of_windows)
-    recipe = dataclasses.replace(RECIPE, num_classes=4)
+    recipe = replace(RECIPE, num_classes=4)
     run = tmp_path / "run"
     model = write_run(run, recipe, NAMES, str(tmp_path))
     inputs = np.float32((image[np.newaxis] / 255 - 0.5) / 0.25)
@@ -317,7 +317,7 @@ def test_windows_are_joined_by_their_logits(windows, tmp_path, monkeypatch):
     export(run, tmp_path / "served")
     predict(tmp_path / "served", tmp_path / "train" / "images", out=tmp_path, **windows)
     found = read_mask(tmp_path / "0_mask.png")
-    np.testing.assert_array_equal(found, logits.argmax(-1))
+    assert_array_equal(found, logits.argmax(-1))
 
 
 @ON_TENSORFLOW
@@ -330,7 +330,7 @@ def test_pictures_of_an_export_keep_their_size(tmp_path):
     write_pictures(tmp_path, [stripes] * 3, [stripes[..., 0] // 181] * 3)
     dataset = open_dataset(RECIPE, tmp_path, input_size=32, num_classes=4)
     found = comparison.evaluation_pictures(dataset).images
-    np.testing.assert_array_equal(found, [stripes[8:40, 24:56]] * 3)
+    assert_array_equal(found, [stripes[8:40, 24:56]] * 3)
 
 
 @ON_TENSORFLOW
