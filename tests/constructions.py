@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import default_rng
 
 from lambdanet import backend as K
 from lambdanet.backend import compat, keras
@@ -49,7 +50,7 @@ def one_hot(classes: Any, depth: int) -> np.ndarray:
 
 def pointer_grid(number: int = 64, side: int = 16) -> Examples:
     """Draws boards of colors, a tenth of them with arrows; the answer is the color at an arrow's end."""
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     colors = random.integers(COLORS, size=[number, side, side])
     arrows = np.where(
         random.random(colors.shape) < 0.1,
@@ -66,7 +67,7 @@ def pointer_grid(number: int = 64, side: int = 16) -> Examples:
 
 def recall(number: int = 64, pairs: int = 32) -> Examples:
     """Draws sequences of pairs of a key and a value, then the keys alone; the answer is the key's value."""
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     keys = np.argsort(random.random([number, RECALL_SYMBOLS]))[:, :pairs]
     values = random.integers(RECALL_SYMBOLS, size=[number, pairs])
     order = np.argsort(random.random([number, pairs]))
@@ -84,7 +85,7 @@ def recall(number: int = 64, pairs: int = 32) -> Examples:
 
 def in_context_recall(number: int = 64, length: int = 128) -> Examples:
     """Draws sequences key, value, key, value ...; the answer at a key that was there before is its value."""
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     keys = random.integers(TOKENS, size=[number, length // 2])
     values = np.take_along_axis(
         random.integers(TOKENS, size=[number, TOKENS]), keys, axis=1

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from engines import ENGINES, xla_flags  # noqa: F401
+from numpy.random import default_rng
 from numpy.testing import assert_allclose
 from PIL import Image
 from processes import program  # noqa: F401
@@ -18,12 +19,12 @@ from source_tree import ROOT  # noqa: F401
 
 def images(*shape: int, seed: int = 0) -> tf.Tensor:
     """Returns normally distributed float32 values."""
-    return tf.constant(np.random.default_rng(seed).normal(size=shape), tf.float32)
+    return tf.constant(default_rng(seed).normal(size=shape), tf.float32)
 
 
 def noise(*shape: int) -> np.ndarray:
     """Returns uniformly distributed uint8 values."""
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    return default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
 def with_gradients(
@@ -59,6 +60,12 @@ def assert_equal_arrays(
         assert_allclose(a, b, rtol, atol, err_msg=f"array {number}")
 
 
+def assert_equal_batches(batches: Iterable[Any], expected: Iterable[Any]) -> None:
+    """Asserts that two sequences of batches have the same arrays."""
+    for batch, other in zip(batches, expected, strict=True):
+        assert_equal_arrays(batch, other)
+
+
 def assert_close(found: Any, expected: Any, tolerance: float) -> None:
     """Asserts that numbers differ by at most a tolerance, and the same share of the expected ones."""
     assert_allclose(found, expected, tolerance, tolerance)
@@ -91,7 +98,7 @@ def product_error(dtype: str) -> float:
     In bfloat16 it is 0.0017 where the processor has instructions for it, and 0.0033 where TensorFlow drops
     the last bits of sums instead of rounding them.
     """
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     a, b = (tf.constant(random.normal(size=[64, 64]), dtype) for _ in range(2))
     return relative_error(
         tf.matmul(a, b), tf.matmul(tf.cast(a, "float64"), tf.cast(b, "float64"))
@@ -104,7 +111,7 @@ def randomize_normalizations(model: Any) -> Any:
     Returns:
       The model.
     """
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     limits = {
         "gamma": (0.5, 1.5),
         "beta": (-0.1, 0.1),

@@ -26,6 +26,9 @@ LEVELS = 4  # gray levels from a picture to the next
 # The files of TFRecords in training: more than are interleaved.
 FILES = 20
 
+# Of a recipe for most sources.
+FIELDS = {"dataset": "folder", "eval_split": "validation", "num_classes": CLASSES}
+
 # The images of this recipe are gray levels; an epoch has three full batches, of 48 pictures.
 RECIPE = recipe_with(
     "digits",
@@ -72,7 +75,7 @@ def write_folder(root: Path, count: int = COUNT) -> dict[str, Any]:
         for number in range(count):
             path = root / split / str(number % CLASSES) / f"{number:02d}.png"
             write_picture(path, pixels(number))
-    return {"dataset": "folder", "eval_split": "validation", "num_classes": CLASSES}
+    return FIELDS
 
 
 def write_tfrecord(
@@ -90,7 +93,7 @@ def write_tfrecord(
                 for number in range(each * index, each * (index + 1))
             ]
             records.write_records(str(path), contents)
-    return {"dataset": "tfrecord", "eval_split": "validation", "num_classes": CLASSES}
+    return FIELDS | {"dataset": "tfrecord"}
 
 
 def write_parquet(root: Path, count: int = COUNT, group: int = 30) -> dict[str, Any]:
@@ -100,7 +103,7 @@ def write_parquet(root: Path, count: int = COUNT, group: int = 30) -> dict[str, 
     table = pa.table({"image": [{"bytes": png} for png in contents], "label": labels})
     for split in ("train", "validation"):
         parquet.write_table(table, root / f"{split}-0.parquet", row_group_size=group)
-    return {"dataset": "folder", "eval_split": "validation", "num_classes": CLASSES}
+    return FIELDS
 
 
 def write_tfds(root: Path, count: int = COUNT, files: int = 4) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from fuzzing import pairwise
 from helpers import reloaded
-from keras import layers
+from keras import Input, Model, layers
 from naive_layers import by_reference, images
 from refusals import refused
 
@@ -74,28 +74,26 @@ def masked(x, is_masked):
 
 
 def functional(layer, is_masked, arguments):
-    inputs = keras.Input([SIZE, 4])
-    return keras.Model(inputs, layer(masked(inputs, is_masked), **arguments))
+    inputs = Input([SIZE, 4])
+    return Model(inputs, layer(masked(inputs, is_masked), **arguments))
 
 
 def with_inputs_for_masks(layer, is_masked, arguments):
-    x = keras.Input([SIZE, 4])
+    x = Input([SIZE, 4])
     values = dict(arguments)
     if "attention_mask" in values:
         mask = values["attention_mask"]
         values["attention_mask"] = np.broadcast_to(mask, [SIZE, *mask.shape[-2:]])
-    masks = {name: keras.Input(mask.shape[1:]) for name, mask in values.items()}
+    masks = {name: Input(mask.shape[1:]) for name, mask in values.items()}
     visible = {name: mask > 0 for name, mask in masks.items()}
-    model = keras.Model([x, masks], layer(masked(x, is_masked), **visible))
+    model = Model([x, masks], layer(masked(x, is_masked), **visible))
     return model([X, values])
 
 
 def cut(layer, is_masked, arguments):
     """The part of a model after the layer that made the mask."""
-    x = masked(keras.Input([SIZE, 4]), is_masked)
-    return keras.Model(x, layer(x, **arguments))(
-        masked(K.convert_to_tensor(X), is_masked)
-    )
+    x = masked(Input([SIZE, 4]), is_masked)
+    return Model(x, layer(x, **arguments))(masked(K.convert_to_tensor(X), is_masked))
 
 
 def nested(layer, is_masked, arguments):
@@ -146,10 +144,10 @@ if K.ENGINE == "tensorflow":
 
 
 def in_steps(layer, length):
-    inputs = keras.Input([length, SIZE, 4])
+    inputs = Input([length, SIZE, 4])
     y = layers.TimeDistributed(layer)(masked(inputs, True))
     steps = np.stack([X, X[::-1]], axis=1)
-    return keras.Model(inputs, y).predict(steps, verbose=0)[:, 0]
+    return Model(inputs, y).predict(steps, verbose=0)[:, 0]
 
 
 def without_state(layer, *_):
@@ -239,10 +237,10 @@ def test_masks_of_chunks(kind, count):
 )
 def test_layers_before_pass_the_mask_on(before):
     layer = LambdaLayer(8, 2, scope=5)
-    inputs = keras.Input([SIZE, 4])
+    inputs = Input([SIZE, 4])
     x = before(masked(inputs, True), training=False)
-    model = keras.Model(inputs, layer(x))
-    expected = layer(keras.Model(inputs, x)(X), padding_mask=VISIBLE)
+    model = Model(inputs, layer(x))
+    expected = layer(Model(inputs, x)(X), padding_mask=VISIBLE)
     assert_equal(model.predict(X, verbose=0), expected)
     assert_equal(lambdanet.for_inference(model)(X), expected)
 
@@ -285,8 +283,8 @@ def test_embeddings_mask_calls(call, way, tmp_path):
     if way == "eager":
         found = compute(*map(K.convert_to_tensor, arrays))
     else:
-        inputs = [keras.Input(x.shape[1:], dtype="int32") for x in arrays]
-        model = keras.Model(inputs, compute(*inputs))
+        inputs = [Input(x.shape[1:], dtype="int32") for x in arrays]
+        model = Model(inputs, compute(*inputs))
         if way == "saved":
             model = reloaded(model, tmp_path)
         found = model(arrays)
@@ -307,8 +305,8 @@ def test_embeddings_mask_calls(call, way, tmp_path):
         (X, BAND),
         (X, EXAMPLES),
         (
-            keras.Input([SIZE, 4]),
-            keras.Input(batch_shape=BAND.shape, dtype="bool"),
+            Input([SIZE, 4]),
+            Input(batch_shape=BAND.shape, dtype="bool"),
         ),
     ],
 )
@@ -324,8 +322,8 @@ def test_a_mask_of_a_caller_is_that_of_keras():
     x = X[:2]
     expected = layer(x, padding_mask=VISIBLE[:2])
     assert_equal(layer(x, mask=VISIBLE[:2]), expected)
-    inputs = keras.Input([SIZE, 4]), keras.Input([SIZE], dtype="bool")
-    model = keras.Model(inputs, layer(inputs[0], mask=inputs[1]))
+    inputs = Input([SIZE, 4]), Input([SIZE], dtype="bool")
+    model = Model(inputs, layer(inputs[0], mask=inputs[1]))
     # As many examples as queries are fine here: the caller of the layer is the model.
     assert_equal(model([X, VISIBLE])[:2], expected)
     ((_, _, kwargs, _),) = compat.layer_calls(model)

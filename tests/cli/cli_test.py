@@ -18,7 +18,8 @@ from refused_commands import assert_refused
 from source_tree import ROOT
 
 import lambdanet
-from lambdanet import cli, configs
+from lambdanet import configs
+from lambdanet.cli import COMMANDS, main
 from lambdanet.configs.recipe import describe_fields, override
 from lambdanet.core import command_line
 from lambdanet.core.command_line import parse
@@ -31,18 +32,18 @@ run = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_overview_lists_every_command(words, capsys):
-    assert cli.main(words) == 0
+    assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    for command in cli.COMMANDS:
+    for command in COMMANDS:
         assert any(
             line.split() == f"{command.name} {command.summary}".split()
             for line in lines
         )
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_help_has_usage_flags_and_valid_examples(command, capsys):
-    assert cli.main([*command.name.split(), "--help"]) == 0
+    assert main([*command.name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: lambdanet {command.name}")
     assert "examples:\n" in shown
@@ -76,7 +77,7 @@ def test_help_and_wrong_arguments_import_no_backend():
 
 @pytest.mark.parametrize("words", [["train", "--help"], ["recipe"]])
 def test_all_fields_and_recipes_are_listed(words, capsys):
-    assert cli.main(words) == 0
+    assert main(words) == 0
     shown = capsys.readouterr().out
     for name in configs.list_recipes():
         module, _, row = name.partition(":")
@@ -87,7 +88,7 @@ def test_all_fields_and_recipes_are_listed(words, capsys):
 
 
 def test_printed_recipe_can_be_read_again(tmp_path, capsys):
-    assert cli.main(["recipe", "digits", "--set=epochs=5"]) == 0
+    assert main(["recipe", "digits", "--set=epochs=5"]) == 0
     path = tmp_path / "short.json"
     path.write_text(capsys.readouterr().out)
     assert configs.get_recipe(str(path)) == override(
@@ -104,7 +105,7 @@ def test_unknown_lists_at_most_20_names():
 
 
 def test_version(capsys):
-    assert cli.main(["--version"]) == 0
+    assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"lambdanet {lambdanet.__version__}\n"
 
 
@@ -171,7 +172,7 @@ def test_version(capsys):
 )
 def test_input_error_is_one_line_with_status_2(words, message, tmp_path, capsys):
     (tmp_path / "file").write_text("not a picture")
-    assert cli.main([word.replace("DIR", str(tmp_path)) for word in words]) == 2
+    assert main([word.replace("DIR", str(tmp_path)) for word in words]) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith("lambdanet: error: ") and shown.err.count("\n") == 1
     assert message.replace("DIR", str(tmp_path)) in shown.err
@@ -208,7 +209,7 @@ def test_backend_is_chosen_before_keras_is_imported(tmp_path, words, backend):
 
 def test_backend_in_the_environment_must_train(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    status = cli.main([*TRAIN, f"--model_dir={tmp_path}"])
+    status = main([*TRAIN, f"--model_dir={tmp_path}"])
     message = "KERAS_BACKEND must be tensorflow or jax, got 'torch'"
     assert_refused(status, message, capsys)
 
@@ -238,14 +239,14 @@ def test_system_error_alone_is_one_line(monkeypatch, capsys, error, message):
     )
     if message is None:
         with pytest.raises(type(error)):
-            cli.main(["list"])
+            main(["list"])
         return
-    assert cli.main(["list"]) == (130 if message == "interrupted" else 1)
+    assert main(["list"]) == (130 if message == "interrupted" else 1)
     assert capsys.readouterr().err == f"lambdanet: {message}\n"
 
 
 def test_list_and_info_print_the_size(capsys):
-    assert cli.main(["list", "lambda_resnet_t*", "--format=csv", "--sizes"]) == 0
+    assert main(["list", "lambda_resnet_t*", "--format=csv", "--sizes"]) == 0
     header, row = csv.reader(capsys.readouterr().out.splitlines())
     assert dict(zip(header, row, strict=True)) == {
         "model": "lambda_resnet_tiny",
@@ -256,21 +257,21 @@ def test_list_and_info_print_the_size(capsys):
         "recipe": "digits",
         "weights": "-",
     }
-    assert cli.main(["info", "lambda_resnet_tiny"]) == 0
+    assert main(["info", "lambda_resnet_tiny"]) == 0
     info = lambdanet.model_info("lambda_resnet_tiny")
     shown = capsys.readouterr().out
     endpoints = "16 channels at stride 2, 64 channels at stride 4, "
     for part in (f"{info.params:,}", f"{info.flops:,}", endpoints):
         assert part in shown
-    assert cli.main(["info", "lambda_unet_3d"]) == 0
+    assert main(["info", "lambda_unet_3d"]) == 0
     assert "an image of 128x128x128 pixels" in capsys.readouterr().out
-    status = cli.main(["explain", "--model=unet_2d", "--out=pages", "a.png"])
+    status = main(["explain", "--model=unet_2d", "--out=pages", "a.png"])
     assert_refused(status, "model must be one for classification", capsys)
 
 
 def test_environment_is_printed(monkeypatch, capsys):
     monkeypatch.setenv("XLA_FLAGS", "--a_flag")
-    assert cli.main(["info", "--environment"]) == 0
+    assert main(["info", "--environment"]) == 0
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert rows["lambdanet"].startswith(lambdanet.__version__)
     assert (rows["keras"], rows["backend"]) == (metadata.version("keras"), "tensorflow")
@@ -278,7 +279,7 @@ def test_environment_is_printed(monkeypatch, capsys):
 
 
 def test_list_prints_a_line_per_model(capsys):
-    assert cli.main(["list"]) == 0
+    assert main(["list"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split() == ["model", "pixels", "source", "recipe", "weights"]
     assert [line.split()[0] for line in lines] == lambdanet.list_models()

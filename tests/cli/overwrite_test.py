@@ -32,13 +32,13 @@ def test_existing_output_is_named_first(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_picture(tmp_path / "x.png", (250, 40, 0))
     model_dir.claim(tmp_path / "run", recipe_with("digits", input_size=16))
-    name, words = line.split(": ")
+    name, *words = line.replace(": ", " ").split()
     Path("out").mkdir()
     file = Path("out", name)
     file.write_text("mine")
-    status = cli.main(words.split())
+    status = cli.main(words)
     assert_refused(status, f"out '.*{name}' exists; --overwrite replaces", capsys)
-    status = cli.main([*words.split(), "--overwrite"])
+    status = cli.main([*words, "--overwrite"])
     assert_refused(status, "error: (?!out)", capsys)
     assert os.listdir("out") == [name] and file.read_text() == "mine"
 

@@ -3,10 +3,10 @@
 
 import importlib
 
-import keras
 import pytest
 from limits import DETECTION
 from refusals import refused
+from small_models import linear_model
 from training_runs import ON_TENSORFLOW
 
 from lambdanet import cli
@@ -80,8 +80,7 @@ def test_saved_models_are_written_to_other_file_systems(tmp_path, capsys):
 
     from lambdanet.training.serving.export import export_saved_model
 
-    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)]
-    model = keras.Sequential([keras.Input([8, 8, 3]), *layers])
+    model = linear_model((8, 8, 3), 2)
     path = f"file://{tmp_path}/tiny"
     export_saved_model(model, path, 8, [0.5] * 3, [0.5] * 3, ["cat", "dog"])
     assert f"to {path}\noldest runtime: TensorFlow" in capsys.readouterr().out

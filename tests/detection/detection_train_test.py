@@ -14,10 +14,12 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 from helpers import assert_equal_arrays
+from numpy.random import default_rng
 from processes import output_of
 from programs.small_model import FOUR_BLOCKS
 from refusals import refused
 from refused_commands import assert_refused
+from tensorflow.train import Checkpoint
 
 import lambdanet
 from lambdanet import configs, detection
@@ -99,9 +101,7 @@ def values(model):
 
 def picture(labels, number=0, box=(0.1, 0.2, 0.7, 0.9), channels=3, **changes):
     """Returns a record whose objects have the same box."""
-    image = np.random.default_rng(number).integers(
-        0, 256, [80, 100, channels], np.uint8
-    )
+    image = default_rng(number).integers(0, 256, [80, 100, channels], np.uint8)
     masks = [np.ones([80, 100, 1], np.uint8)] * changes.pop("masks", len(labels))
     return train_step.encode_example(
         image, np.array([box] * len(labels)), labels, masks, number, **changes
@@ -120,7 +120,7 @@ def write(path, *examples):
 @pytest.fixture(scope="module")
 def classifier():
     model = lambdanet.create_model(TINY, num_classes=7)
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     for weight in model.weights:
         weight.assign(rng.uniform(0.1, 0.9, weight.shape))
     return model
@@ -235,7 +235,7 @@ def test_task_initializes_from_model_gardens_checkpoint(
 ):
     params, model = classification
     step_number = tf.Variable(1, dtype=tf.int64)
-    checkpoint = tf.train.Checkpoint(
+    checkpoint = Checkpoint(
         model=model, backbone=model.backbone, global_step=step_number
     )
     path = checkpoint.write(str(tmp_path / "ckpt"))
@@ -251,7 +251,7 @@ def test_task_initializes_from_model_gardens_checkpoint(
 
 def test_task_refuses_other_checkpoints(classification, tmp_path):
     params, model = classification
-    other = tf.train.Checkpoint(backbone=keras.Sequential([keras.layers.Dense(1)]))
+    other = Checkpoint(backbone=keras.Sequential([keras.layers.Dense(1)]))
     path = other.write(str(tmp_path / "ckpt"))
     for source, message in (
         (path, "must be a checkpoint with .* tensors for the backbone .*, got 0"),
@@ -329,7 +329,7 @@ def test_checked_reader_names_a_later_record(task, tmp_path):
 
 def test_checkpoint_of_other_sizes_is_refused(tmp_path):
     def manager(sizes):
-        checkpoint = tf.train.Checkpoint(v=tf.Variable(tf.zeros(sizes)))
+        checkpoint = Checkpoint(v=tf.Variable(tf.zeros(sizes)))
         return tf.train.CheckpointManager(checkpoint, str(tmp_path), 1)
 
     manager([2]).save()
@@ -388,7 +388,7 @@ def test_train_program_fails_with_one_line(tmp_path, capsys):
 def test_check_model_dir_refuses_another_model(tmp_path):
     params = resolve.resolve(EXPERIMENT, params_override=SMALL)
     model_dirs.write_params(params, EXPERIMENT, str(tmp_path / "run"))
-    tf.train.CheckpointManager(tf.train.Checkpoint(), str(tmp_path / "run"), 1).save()
+    tf.train.CheckpointManager(Checkpoint(), str(tmp_path / "run"), 1).save()
     model_dirs.check_model_dir(params, "eval", str(tmp_path / "run"))
     key = "task.model.backbone.lambda_resnet"
     changes = f"{key}.stochastic_depth_drop_rate=0.1,{key}.implementation=einsum,trainer.train_steps=9"
@@ -460,7 +460,7 @@ trainer: {train_steps: 2, steps_per_loop: 2, summary_interval: 2, checkpoint_int
 @pytest.mark.slow
 def test_segmentation_of_model_garden_trains_on_records(tmp_path, capsys):
     """DeepLabV3+, whose low and high maps are those at strides 4 and 16."""
-    classes = np.random.default_rng(0).integers(0, 3, [80, 100, 1], np.uint8)
+    classes = default_rng(0).integers(0, 3, [80, 100, 1], np.uint8)
     examples = [picture([], number) for number in range(2)]
     for example in examples:
         contents = example.features.feature["image/segmentation/class/encoded"]
@@ -505,9 +505,7 @@ def test_checkpoints_of_a_tf_keras_backbone_are_refused(tmp_path):
     """Their keys are those of a functional model of tf_keras; they would be left out without a word."""
     inputs = keras.Input([64, 64, 3])
     old = keras.Model(inputs, keras.layers.Conv2D(4, 3)(inputs))
-    checkpoint = tf.train.Checkpoint(
-        backbone=old, model=tf.train.Checkpoint(backbone=old)
-    )
+    checkpoint = Checkpoint(backbone=old, model=Checkpoint(backbone=old))
     path = checkpoint.save(str(tmp_path / "ckpt"))
     params = resolve.resolve(EXPERIMENT, params_override=SMALL)
     message = (

@@ -18,6 +18,7 @@ from PIL import Image
 from refusals import refused
 from refused_commands import assert_refused
 from tiny_weights import write_tiny_weights
+from training_runs import run_exported
 
 from lambdanet import cli, explain
 from lambdanet.explain.exported_network import load_exported_network
@@ -72,8 +73,7 @@ def data_of(page: Path) -> dict:
 def test_exported_network_has_the_outputs_of_the_export(folder):
     trained = load_exported_network(folder / "saved")
     image = noise(2, 40, 30, 3)
-    served = tf.saved_model.load(folder / "saved")
-    expected = served.signatures["serving_default"](images=tf.constant(image))
+    expected = run_exported(folder / "saved", image, "saved_model")
     logits = trained.model(trained.preprocessing(image))
     assert_allclose(tf.nn.softmax(logits), expected["probabilities"], atol=1e-5)
     assert trained.class_names == ["cat", "dog"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import assert_close, images
+from keras import Input
 from naive_layers import weights_by_name
 from refusals import refused
 
@@ -61,7 +62,7 @@ def test_initializer_of_shared_positions():
     ("arguments", "inputs", "message"),
     [
         ({}, tf.ones([1, 4, 4, 10]), "filters=10 and num_heads=4"),
-        ({}, keras.Input([4, 4, None]), "known number of channels"),
+        ({}, Input([4, 4, None]), "known number of channels"),
         (
             {"implementation": "reference"},
             tf.ones([1, 32, 33, 8]),
@@ -69,7 +70,7 @@ def test_initializer_of_shared_positions():
         ),
         (
             {"scope": None},
-            keras.Input([None, None, 8]),
+            Input([None, None, 8]),
             "global scope must be of known size, .*; or set map_s",
         ),
     ],
@@ -223,9 +224,9 @@ def test_mask_of_floats_is_refused_where_its_values_are_not_known():
     with refused(FLOATS.format("float32")):
         call(x, tf.cast(VISIBLE, tf.float32))
     assert_close(call(x, tf.constant(VISIBLE)), layer(x, attention_mask=VISIBLE), 1e-6)
-    inputs = keras.Input([4, 8])
+    inputs = Input([4, 8])
     with refused(FLOATS.format("float32")):
-        layer(inputs, attention_mask=keras.Input(batch_shape=[4, 4]))
+        layer(inputs, attention_mask=Input(batch_shape=[4, 4]))
 
 
 @pytest.mark.parametrize("length", [4, None])
@@ -233,10 +234,10 @@ def test_padding_mask_as_mask_is_refused_when_the_model_is_built(length):
     layer = LambdaLayer(8, scope=5)
     whole = r"attention_mask must be of the .*, got \(None, .*an Input has its first axis.* padding_mask"
     with refused(whole):
-        mask = keras.Input([length], dtype="bool")
-        layer(keras.Input([length, 8]), attention_mask=mask)
-    mask = keras.Input(batch_shape=[4, 4], dtype="bool")
-    assert layer(keras.Input([4, 8]), attention_mask=mask).shape == (None, 4, 8)
+        mask = Input([length], dtype="bool")
+        layer(Input([length, 8]), attention_mask=mask)
+    mask = Input(batch_shape=[4, 4], dtype="bool")
+    assert layer(Input([4, 8]), attention_mask=mask).shape == (None, 4, 8)
 
 
 def test_mask_of_all_positions_with_strides_is_refused():
@@ -256,7 +257,7 @@ def test_mask_of_all_positions_with_strides_is_refused():
 
 
 def test_adapters_are_named_where_plain_weights_are_needed(tmp_path):
-    inputs = keras.Input([6, 8])
+    inputs = Input([6, 8])
     layer = LambdaLayer(8, scope=3, name="mixer")
     model = keras.Model(inputs, layer(inputs), name="small")
     layer._queries.enable_lora(2)

@@ -19,6 +19,7 @@ from naive_layers import lambda_by_equations, randomize, weights_by_name
 from refusals import refused
 
 import lambdanet
+from lambdanet import SliceLambdaLayer
 from lambdanet.layers.old_arguments import translate
 from lambdanet.layers.position_argument import with_position
 from lambdanet.models import complexity
@@ -38,7 +39,7 @@ def make(**options):
     if options.get("position", "relative"):
         options = {"scope": 3, **options}
     options = translate(options)
-    layer = lambdanet.SliceLambdaLayer(8, num_heads=2, key_dim=3, **options)
+    layer = SliceLambdaLayer(8, num_heads=2, key_dim=3, **options)
     layer.build((None, *SIZE, 6))
     randomize(layer)
     return layer
@@ -76,7 +77,7 @@ def test_outputs_equal_the_equations(options):
 
 @pytest.mark.slow
 def test_models_are_saved_folded_and_trained(tmp_path):
-    layer = lambdanet.SliceLambdaLayer(8, num_heads=2, intra_depth=2, scope=(5, 3))
+    layer = SliceLambdaLayer(8, num_heads=2, intra_depth=2, scope=(5, 3))
     inputs = keras.Input([None, None, None, 6])
     model = keras.Model(inputs, layer(inputs))
     model.compile("sgd", "mse")
@@ -91,7 +92,7 @@ def test_models_are_saved_folded_and_trained(tmp_path):
 
 def test_half_precision_stays_near_float32():
     layer = make(position_bias=True)
-    half = lambdanet.SliceLambdaLayer.from_config(
+    half = SliceLambdaLayer.from_config(
         {**layer.get_config(), "dtype": "mixed_bfloat16"}
     )
     x = images(2, *SIZE, 6)
@@ -102,7 +103,7 @@ def test_half_precision_stays_near_float32():
 
 def test_multiply_adds_count_the_positions_that_are_seen():
     inputs = keras.Input([*SIZE, 6])
-    layer = lambdanet.SliceLambdaLayer(8, num_heads=2, key_dim=3, scope=3)
+    layer = SliceLambdaLayer(8, num_heads=2, key_dim=3, scope=3)
     model = keras.Model(inputs, layer(inputs))
     n, h, k, v = 60, 2, 3, 4
     projections = n * 6 * (h * k + k + v)
@@ -124,11 +125,11 @@ def test_multiply_adds_count_the_positions_that_are_seen():
 )
 def test_other_arguments_are_refused(options, message):
     with refused(f"^{message}"):
-        lambdanet.SliceLambdaLayer(8, **options)
+        SliceLambdaLayer(8, **options)
 
 
 def test_other_inputs_are_refused():
-    layer = lambdanet.SliceLambdaLayer(8, slice_scope=5)
+    layer = SliceLambdaLayer(8, slice_scope=5)
     message = "the number of slices must be at least 3 for slice_scope=5, got 2"
     for _ in range(2):  # the second time it is built
         with refused(f"^{message}$"):

@@ -15,6 +15,7 @@ from helpers import (
     randomize_normalizations,
     reloaded,
 )
+from keras import Input, Model, layers
 from numpy.testing import assert_array_equal
 from refusals import refused
 from small_models import small_model
@@ -23,7 +24,6 @@ import lambdanet
 from lambdanet import LambdaLayer, RelativePositionEmbedding, for_inference
 from lambdanet.backend import compat
 
-layers = keras.layers
 weekly = partial(pytest.param, marks=pytest.mark.weekly)
 
 
@@ -48,7 +48,7 @@ def randomized(model):
 
 def user_model():
     """A model with each kind of call that there is in a functional model."""
-    i = keras.Input([8, 6, 3], name="images")
+    i = Input([8, 6, 3], name="images")
     # Nothing to fold into.
     x = layers.BatchNormalization(name="first")(layers.Normalization()(i))
     x = layers.Conv2D(4, 3, activation="relu", name="active")(x)
@@ -67,7 +67,7 @@ def user_model():
     x = LambdaLayer(8, position=position)(x, context=x)
     x = LambdaLayer(8, position="unstructured", num_heads=2, multi_head=True)(x)
     x = layers.Conv2DTranspose(4, 2)(x)
-    return keras.Model(
+    return Model(
         {"images": i}, {"map": layers.BatchNormalization(name="last")(x), "mean": x}
     )
 
@@ -92,7 +92,7 @@ def test_other_models_compute_the_same(double_precision, tmp_path):
 
 
 def inner_model(*layers_of_it):
-    return keras.Sequential([keras.Input([6, 6, 3]), *layers_of_it])
+    return keras.Sequential([Input([6, 6, 3]), *layers_of_it])
 
 
 def folded(norm, kind, *arguments, **options):
@@ -112,7 +112,7 @@ def test_model_for_inference_does_not_train(tmp_path):
     for train in (lambda: loaded(x, True), lambda: loaded.train_on_batch(x, x)):
         with refused(message):
             train()
-    outer = keras.Sequential([keras.Input([6, 6, 3]), fast, layers.Dense(1)])
+    outer = keras.Sequential([Input([6, 6, 3]), fast, layers.Dense(1)])
     assert_array_equal(outer(x, training=True), outer(x))
 
 
@@ -137,10 +137,10 @@ class TrainedInside(layers.Layer):
     ],
 )
 def test_a_layer_called_for_training_is_copied_as_it_is(trained, double_precision):
-    i, layer = keras.Input([6, 6, 3]), trained()
-    inner = keras.Model(i, [layer(i, training=False), layer(i, training=True)])
-    outer = keras.Input([6, 6, 3])
-    model = keras.Model(outer, inner(outer))
+    i, layer = Input([6, 6, 3]), trained()
+    inner = Model(i, [layer(i, training=False), layer(i, training=True)])
+    outer = Input([6, 6, 3])
+    model = Model(outer, inner(outer))
     randomize_normalizations(model)
     fast, x = for_inference(model), images(2, 6, 6, 3)
     found = []
@@ -156,8 +156,8 @@ def relu(x):
 
 
 def shared_means():
-    i, norm = keras.Input([6, 6, 3]), lambdanet.PooledBatchNormalization()
-    return keras.Model(
+    i, norm = Input([6, 6, 3]), lambdanet.PooledBatchNormalization()
+    return Model(
         i, [norm(layers.Conv2D(3, 1)(i)), norm(layers.Conv2D(3, 3)(i)), norm(i)]
     )
 
@@ -214,7 +214,7 @@ def test_inputs_and_outputs_keep_their_names():
     def norm():
         return layers.BatchNormalization(name="norm")
 
-    x = keras.Input([6])
+    x = Input([6])
     dense, other = layers.Dense(4, name="dense")(x), layers.Dense(3, name="other")(x)
     once, shared = dropout()(dense), dropout()
     for result in (
@@ -223,17 +223,17 @@ def test_inputs_and_outputs_keep_their_names():
         [shared(dense), shared(other)],
         {"a": dropout()(dropout("first")(dense)), "b": norm()(other)},
     ):
-        model = randomized(keras.Model(x, result))
+        model = randomized(Model(x, result))
         fast = for_inference(model)
         assert fast.output_names == model.output_names
         assert_equal(model, fast, images(2, 6), 1e-6)
-    tail = keras.Model(dense, layers.Dense(3)(dense))
+    tail = Model(dense, layers.Dense(3)(dense))
     assert for_inference(tail).inputs[0].name == tail.inputs[0].name
 
 
 def on_maps(layer, size=6):
-    i = keras.Input([size, size, 3])
-    return randomized(keras.Model(i, layer(i)))
+    i = Input([size, size, 3])
+    return randomized(Model(i, layer(i)))
 
 
 TABLES = {
@@ -308,7 +308,7 @@ def test_new_weights_hold_in_what_was_traced(name, tmp_path):
     x = images(2, 6, 6, 3)
     fast.compile("sgd", "mse")
     plain, compiled = (tf.function(fast, jit_compile=jit) for jit in (False, True))
-    inside = keras.Sequential([keras.Input([6, 6, 3]), fast])
+    inside = keras.Sequential([Input([6, 6, 3]), fast])
     calls = [fast, fast.predict_on_batch, plain, compiled, inside.predict_on_batch]
     weights = fast.get_weights(), other.get_weights()
     fast.evaluate(x, np.zeros([2, 6, 6, 8]), verbose=0)
@@ -346,11 +346,11 @@ def test_new_shared_table_holds_in_what_was_traced():
 
 @pytest.mark.slow
 def test_maps_of_unknown_size_are_accepted(double_precision):
-    i = keras.Input([None, None, 3])
+    i = Input([None, None, 3])
     x = lambdanet.HaloAttention(8, 2, 2, 1)(LambdaLayer(8, scope=3)(i))
     stretched = RelativePositionEmbedding(scope=None, map_size=4, resize="interpolate")
     x = LambdaLayer(8, position=stretched)(x)
-    model = keras.Model(i, lambdanet.GlobalAttention(8, num_heads=2, map_size=9)(x))
+    model = Model(i, lambdanet.GlobalAttention(8, num_heads=2, map_size=9)(x))
     fast = for_inference(randomized(model))
     serve = tf.function(fast, reduce_retracing=True)
     for x in (images(1, 5, 7, 3), images(2, 4, 4, 3)):
@@ -360,13 +360,13 @@ def test_maps_of_unknown_size_are_accepted(double_precision):
 
 def test_half_precision_stays():
     with compat.dtype_policy("mixed_bfloat16"):
-        i = keras.Input([8, 8, 3])
+        i = Input([8, 8, 3])
         x = layers.BatchNormalization()(layers.Conv2D(8, 3)(i))
         x = layers.BatchNormalization()(LambdaLayer(8, scope=3)(x))
         x = layers.Conv2D(8, 1)(x)
         x = layers.BatchNormalization(dtype="float32", name="wide")(x)
         x = layers.GlobalAveragePooling2D()(x)
-        model = keras.Model(i, layers.Dense(4, dtype="float32")(x))
+        model = Model(i, layers.Dense(4, dtype="float32")(x))
     randomize_normalizations(model)
     fast = for_inference(model)
     computed = {layer.name: layer.compute_dtype for layer in fast.layers[1:-2]}
@@ -377,7 +377,7 @@ def test_half_precision_stays():
     assert fast.output.dtype == tf.float32
 
 
-class Subclassed(keras.Model):
+class Subclassed(Model):
     def call(self, inputs):
         return inputs
 
@@ -411,12 +411,12 @@ def test_other_models_are_rejected(model, message):
 
 def test_augmentations_do_nothing_at_inference():
     """Also within other models, also those that train; Keras's default for them is `training=True`."""
-    i = keras.Input([6, 6, 3])
+    i = Input([6, 6, 3])
     inner = inner_model(layers.RandomFlip(), layers.RandomRotation(0.2))
-    model = keras.Model(i, LambdaLayer(8, scope=3)(layers.RandomFlip()(inner(i))))
-    plain = keras.Model(i, model.layers[-1](i))
+    model = Model(i, LambdaLayer(8, scope=3)(layers.RandomFlip()(inner(i))))
+    plain = Model(i, model.layers[-1](i))
     fast = for_inference(randomized(model))
-    outer = keras.Sequential([keras.Input([6, 6, 3]), fast])
+    outer = keras.Sequential([Input([6, 6, 3]), fast])
     x = images(2, 6, 6, 3)
     for call in (fast, outer, fast.predict_on_batch, for_inference(fast)):
         assert_close(call(x), plain(x), 1e-5)
@@ -435,6 +435,6 @@ def test_lookups_keep_their_vocabulary(layer, data, others):
     lookup = layer()
     lookup.adapt(np.array(data))
     x = tf.constant(others)[:, None]
-    i = keras.Input([1], dtype=x.dtype.name)
-    fast = for_inference(keras.Model(i, lookup(i)))
+    i = Input([1], dtype=x.dtype.name)
+    fast = for_inference(Model(i, lookup(i)))
     assert_array_equal(fast(x), lookup(x))

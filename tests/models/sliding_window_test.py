@@ -8,7 +8,7 @@ from keras import layers
 from naive_layers import images
 from refusals import refused
 
-import lambdanet
+from lambdanet import sliding_window
 
 
 def network(rank):
@@ -35,7 +35,7 @@ def network(rank):
 def test_windows_are_the_whole(size, window, overlap):
     inputs = images(2, *size, 2)
     model = network(len(size))
-    found = lambdanet.sliding_window(model, inputs, window, overlap, multiple=2)
+    found = sliding_window(model, inputs, window, overlap, multiple=2)
     expected = model.predict_on_batch(inputs)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -53,23 +53,23 @@ def sums_of_cells(inputs):
 def test_half_of_the_overlap_is_just_enough(window, overlap):
     """A window of 22 cuts its last cell, so its last 6 outputs differ; else 4 at each end."""
     inputs = images(2, 61, 3)
-    found = lambdanet.sliding_window(sums_of_cells, inputs, window, overlap, multiple=4)
+    found = sliding_window(sums_of_cells, inputs, window, overlap, multiple=4)
     np.testing.assert_allclose(found, sums_of_cells(inputs), atol=1e-5)
 
 
 def test_inputs_of_one_window_are_whole():
     """A function of the whole, and an overlap of 0."""
     inputs = np.arange(8.0).reshape([1, 8, 1])
-    found = lambdanet.sliding_window(lambda x: x - x.mean(), inputs, 8, 0, multiple=2)
+    found = sliding_window(lambda x: x - x.mean(), inputs, 8, 0, multiple=2)
     np.testing.assert_array_equal(found, inputs - 3.5)
 
 
 def test_windows_that_do_not_fit():
     inputs = np.zeros([1, 32, 32, 2], np.float32)
     with refused("overlap must be from 0 to window - multiple, 14"):
-        lambdanet.sliding_window(network(2), inputs, 16, 15, multiple=2)
+        sliding_window(network(2), inputs, 16, 15, multiple=2)
     halved = keras.Sequential([layers.Conv2D(2, 3, strides=2, padding="same")])
     with refused("size of the outputs must be the size of the inputs"):
-        lambdanet.sliding_window(halved, inputs, 16, 8, multiple=2)
+        sliding_window(halved, inputs, 16, 8, multiple=2)
     with refused("window must be one value, or one per spatial axis, 2 here"):
-        lambdanet.sliding_window(halved, inputs, (16,), 8)
+        sliding_window(halved, inputs, (16,), 8)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from helpers import assert_close, assert_near, reloaded
-from keras import layers
+from keras import Input, Model, layers
 from naive_layers import images, randomize
 from refusals import refused
 
@@ -17,7 +17,7 @@ from lambdanet import LambdaLayer, streaming_model
 
 def network():
     """A causal network with an average, of every kind of layer that can stream; strides of 4."""
-    inputs = keras.Input([None, 6])
+    inputs = Input([None, 6])
     x = layers.Conv1D(8, 3, dilation_rate=2, padding="causal")(inputs)
     x = layers.BatchNormalization()(x)
     x = layers.ReLU()(x)
@@ -32,7 +32,7 @@ def network():
     x = layers.ZeroPadding1D((2, 0))(x)
     x = layers.AveragePooling1D(3, 1)(x)
     x = layers.GlobalAveragePooling1D()(x)
-    model = keras.Model(inputs, layers.Dense(5)(x))
+    model = Model(inputs, layers.Dense(5)(x))
     randomize(model)
     return model
 
@@ -85,16 +85,16 @@ def test_exported_streams_equal_the_model(tmp_path):
 
 
 def test_a_video_streams_frame_by_frame():
-    inputs = keras.Input([None, 4, 3, 6])
+    inputs = Input([None, 4, 3, 6])
     layer = LambdaLayer(8, scope=(3, 5, 5), causal="time")
-    model = keras.Model(inputs, layers.ReLU()(layer(inputs)))
+    model = Model(inputs, layers.ReLU()(layer(inputs)))
     randomize(model)
     x = images(2, 5, 4, 3, 6)
     outputs = np.concatenate(steps_of(streaming_model(model), x, 1), axis=1)
     assert_close(outputs, model(x), 1e-4)
 
 
-INPUTS = keras.Input([None, 6])
+INPUTS = Input([None, 6])
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ INPUTS = keras.Input([None, 6])
     ],
 )
 def test_models_that_cannot_stream(parts, message):
-    x = keras.Input([12, 6])
+    x = Input([12, 6])
     model = keras.Sequential([x, *parts])
     with refused(message):
         streaming_model(model)
@@ -172,16 +172,16 @@ def embedded(x):
     ],
 )
 def test_graphs_that_cannot_stream(function, message):
-    x = keras.Input([4, 6])
+    x = Input([4, 6])
     with refused(message):
-        streaming_model(keras.Model(x, function(x)))
+        streaming_model(Model(x, function(x)))
 
 
 def test_size_of_frames_must_be_known():
-    x = keras.Input([None, None, None, 4])
+    x = Input([None, None, None, 4])
     layer = LambdaLayer(4, scope=3, causal="time")
     with refused(r"size must be 3 numbers, .* got \(None, None, None\)"):
-        streaming_model(keras.Model(x, layer(x)))
+        streaming_model(Model(x, layer(x)))
     with refused(r"size must be 3 numbers, .* got \(3,\)"):
         layer.initial_state(1, [3])
 
@@ -191,7 +191,7 @@ def test_other_chunks_and_models_of_code_are_refused():
     with refused("^chunk_size must be a multiple of 4, .*got 6"):
         streaming_model(model, 6)
     layer = LambdaLayer(6, num_heads=2, causal=True)
-    shared = keras.Model(INPUTS, layer(layer(INPUTS)))
+    shared = Model(INPUTS, layer(layer(INPUTS)))
     with refused("cannot stream: it is called twice"):
         streaming_model(shared)
     with refused("batch_size must be a positive integer, got 0"):

@@ -14,6 +14,7 @@ from helpers import (
 from refusals import refused
 
 import lambdanet
+from lambdanet import create_unet
 from lambdanet.backend import compat
 from lambdanet.models import complexity, unet, zoo
 from lambdanet.models.spatial_ops import (
@@ -60,14 +61,14 @@ NETWORKS = {
 @pytest.mark.parametrize("case", NETWORKS)
 def test_any_size_gives_logits_of_every_position(case):
     network, sizes = NETWORKS[case]
-    model = unet.create_unet(network, num_classes=3, in_channels=2)
+    model = create_unet(network, num_classes=3, in_channels=2)
     randomize_normalizations(model)
     for size in sizes:
         x = images(2, *size, 2)
         y = model(x)
         assert y.shape == (2, *size, 3)
         if min(size) > 1:
-            fixed = unet.create_unet(network, 3, 2, size)
+            fixed = create_unet(network, 3, 2, size)
             fixed.set_weights(model.get_weights())
             assert_close(fixed(x), y, 1e-4)
 
@@ -82,7 +83,7 @@ def test_any_size_gives_logits_of_every_position(case):
 def test_gradients_reach_every_operation_at_every_level(operation, size):
     strides = (2,) * len(size)
     network = small("LLL", "LL", strides, OPERATIONS[operation])
-    model = unet.create_unet(network, 2, 3, size)
+    model = create_unet(network, 2, 3, size)
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(tf.sin(model(images(2, *size, 3), training=True)))
     gradients = tape.gradient(loss, model.trainable_weights)
@@ -106,7 +107,7 @@ def naive_maximum(x):
 def test_logits_equal_those_of_a_plain_loop():
     """Two levels of 1x1 convolutions in float64: pool, expand, crop, join."""
     network = unet.UNet((4, 6), ("C", "C"), ("C",), {"C": Convolution(0, 1)})
-    model = unet.create_unet(network, 2, 3)
+    model = create_unet(network, 2, 3)
     randomize_normalizations(model)
     weights = {w.path: np.array(w, np.float64) for w in model.weights}
 
@@ -133,7 +134,7 @@ def test_logits_equal_those_of_a_plain_loop():
 
 def test_deep_supervision_adds_logits_of_each_level_on_the_way_up(monkeypatch):
     """To those of a network of the zoo."""
-    model = unet.create_unet(small(), 3, 2, deep_supervision=True)
+    model = create_unet(small(), 3, 2, deep_supervision=True)
     monkeypatch.setitem(zoo.MODELS, "unet_2d", small())
     plain = lambdanet.create_model("unet_2d", 3, in_channels=2)
     assert lambdanet.create_model("unet_2d").output_shape[-1] == 1
@@ -149,7 +150,7 @@ def test_deep_supervision_adds_logits_of_each_level_on_the_way_up(monkeypatch):
 @pytest.mark.slow
 def test_unets_are_saved_folded_and_exported(tmp_path):
     network, sizes = NETWORKS["maps"]
-    model = unet.create_unet(network, 2, 2)
+    model = create_unet(network, 2, 2)
     randomize_normalizations(model)
     loaded = reloaded(model, tmp_path)
     fast = lambdanet.for_inference(model)
@@ -176,7 +177,7 @@ def test_unets_are_saved_folded_and_exported(tmp_path):
 def test_rows_of_the_table_have_the_published_sizes(name, params):
     assert lambdanet.list_models(task="segmentation") == [*unet.MODELS]
     with compat.without_values():
-        model = unet.create_unet(name, 2, 2)
+        model = create_unet(name, 2, 2)
     assert complexity.count_parameters(model) == params
     # The row has one class less, and a kernel for one channel more.
     (*size, _, width) = model.get_layer("down0_1_spatial_conv").kernel.shape
@@ -186,7 +187,7 @@ def test_rows_of_the_table_have_the_published_sizes(name, params):
 
 
 def test_options_reach_the_layers():
-    model = unet.create_unet(
+    model = create_unet(
         "lambda_unet_3d", scope=(1, 3, 5), kernel_regularizer="l2", key_dim=8
     )
     layer = model.get_layer("down2_1_spatial")
@@ -208,7 +209,7 @@ def test_options_reach_the_layers():
 )
 def test_other_arguments_are_refused_on_one_line(arguments, message):
     with refused(f"^{message}"):
-        unet.create_unet(**{"network": "lambda_unet_2_5d", **arguments})
+        create_unet(**{"network": "lambda_unet_2_5d", **arguments})
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from refusals import refused
 from small_models import few_block_model, small_model
 
 import lambdanet
+from lambdanet import replace_classifier
 from lambdanet.backend import compat
 from lambdanet.models import zoo
 from lambdanet.models.unet import UNet
@@ -70,7 +71,7 @@ def backbone(**options):
 )
 def test_a_backbone_has_no_classifier_to_replace(model, message):
     with refused(message):
-        lambdanet.replace_classifier(model(), 4)
+        replace_classifier(model(), 4)
 
 
 def test_any_selection_of_levels():
@@ -106,16 +107,16 @@ def test_embedding_is_what_the_classifier_reads(tiny, tmp_path):
 def test_replaced_classifier_keeps_the_trunk(tiny):
     x = images(2, 32, 32, 3)
     logits = tiny(x).numpy()
-    other = lambdanet.replace_classifier(tiny, 3, dropout_rate=0.5)
+    other = replace_classifier(tiny, 3, dropout_rate=0.5)
     assert other.name == tiny.name and other(x).shape == (2, 3)
-    embedding = lambdanet.replace_classifier(other, 0)
+    embedding = replace_classifier(other, 0)
     kernel, bias = tiny.get_layer("logits").get_weights()
     assert_close(embedding(x) @ kernel + bias, logits, 1e-4)
     assert "dropout" not in {layer.name for layer in embedding.layers}
     assert {id(weight) for weight in embedding.weights} < {
         id(weight) for weight in tiny.weights
     }
-    again = lambdanet.replace_classifier(embedding, 10)
+    again = replace_classifier(embedding, 10)
     again.get_layer("logits").set_weights([kernel, bias])
     assert_close(again(x), logits, 1e-5)
     np.testing.assert_array_equal(tiny(x), logits)
@@ -158,7 +159,7 @@ def test_in_channels_and_overrides_may_be_of_numpy():
 
 def test_classifiers_have_the_regularizer_of_the_model():
     model = backbone(kernel_regularizer=keras.regularizers.L2(0.25))
-    replaced = lambdanet.replace_classifier(model, 4).get_layer("logits")
+    replaced = replace_classifier(model, 4).get_layer("logits")
     assert replaced.kernel_regularizer.l2 == 0.25
     logits = backbone(num_classes=2, kernel_regularizer="l2").get_layer("logits")
     assert logits.kernel_regularizer.l2 == pytest.approx(0.01)

@@ -19,6 +19,7 @@ from lambdanet.ops import (
     products,
     relative_positions,
 )
+from lambdanet.ops.kernels import apply_position_lambdas
 from lambdanet.ops.position_term import Sizes
 from lambdanet.ops.products import Product, in_chunks
 from lambdanet.ops.relative_positions import PairAxis
@@ -49,11 +50,11 @@ def test_pool_equals_average_pool(case, first, pools_first, monkeypatch):
     options = {"dilation": arguments.pop("dilation", 1), "content": content}
 
     def pooled_last(*inputs):
-        outputs = kernels.apply_position_lambdas(*inputs, "query_first", **options)
+        outputs = apply_position_lambdas(*inputs, "query_first", **options)
         return average_pool(outputs, pools)
 
     function = partial(
-        kernels.apply_position_lambdas,
+        apply_position_lambdas,
         strides=strides,
         pool_size=pool_size,
         **options,
@@ -68,7 +69,7 @@ def test_auto_convolves_rows_on_a_tpu():
         tf.TensorSpec(shape)
         for shape in ([32, 56, 56, 4, 16], [32, 56, 56, 32], [23, 23, 16])
     ]
-    traced = tf.function(kernels.apply_position_lambdas, autograph=False)
+    traced = tf.function(apply_position_lambdas, autograph=False)
     for implementation in ("auto", "blocked", "einsum"):
         with device.assume("TPU"):
             graph = traced.get_concrete_function(*specs, implementation).graph
@@ -81,7 +82,7 @@ def test_auto_convolves_rows_on_a_tpu():
 def test_unknown_batch_height_and_width(implementation):
     """One traced function serves every size, also maps smaller than the scope."""
     traced = tf.function(
-        lambda q, v, t: kernels.apply_position_lambdas(q, v, t, implementation),
+        lambda q, v, t: apply_position_lambdas(q, v, t, implementation),
         input_signature=[
             tf.TensorSpec([None, None, None, 2, 3]),
             tf.TensorSpec([None, None, None, 4]),
@@ -91,7 +92,7 @@ def test_unknown_batch_height_and_width(implementation):
     )
     for spatial in ([2, 2], [3, 7], [8, 4]):
         inputs = [tf.constant(x, tf.float32) for x in random_case(3, spatial, [5, 5])]
-        expected = kernels.apply_position_lambdas(*inputs, implementation)
+        expected = apply_position_lambdas(*inputs, implementation)
         assert_close(traced(*inputs), expected, 1e-5)
 
 
@@ -105,7 +106,7 @@ def test_unknown_batch_height_and_width(implementation):
 def test_forms_that_do_not_exist(implementation, message):
     inputs = map(tf.constant, random_case(5, [2, 2, 2], [3, 3, 3]))
     with refused(message):
-        kernels.apply_position_lambdas(*inputs, implementation)
+        apply_position_lambdas(*inputs, implementation)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -129,13 +130,13 @@ def test_chunks_compile_with_an_unknown_batch(jit_compile):
     assert Product(True, (16, 16)).chunk(sizes, device.DEVICES["CPU"])
     options = {"implementation": "blocked_query_first", "block": [16, 16]}
     traced = tf.function(
-        lambda *x: kernels.apply_position_lambdas(*x, **options),
+        lambda *x: apply_position_lambdas(*x, **options),
         input_signature=[tf.TensorSpec([None, *shape[1:]]) for shape in shapes[:2]]
         + [tf.TensorSpec([9, 9, 2])],
         jit_compile=jit_compile,
         autograph=False,
     )
-    assert_equal_with_gradients(traced, kernels.apply_position_lambdas, inputs, 1e-4)
+    assert_equal_with_gradients(traced, apply_position_lambdas, inputs, 1e-4)
 
 
 @pytest.mark.parametrize("implementation", ["einsum", "query_first", "blocked"])
@@ -148,7 +149,7 @@ def test_half_precision_sums_in_float32(dtype, implementation):
     ones = [
         tf.ones(shape, dtype) for shape in ([1, 4096, 1, 1], [1, 4096, 1], [8191, 1])
     ]
-    outputs = kernels.apply_position_lambdas(*ones, implementation, block=[1024])
+    outputs = apply_position_lambdas(*ones, implementation, block=[1024])
     content = content_lambdas.apply_content_lambda(
         ones[0], ones[0], ones[0], normalization=None
     )

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from fuzzing import pairwise
 from helpers import assert_close, assert_equal_with_gradients
+from numpy.random import default_rng
 from position_cases import CASES, random_case, reference_term, with_content
 
 from lambdanet.backend import device
@@ -28,8 +29,8 @@ def mask_of(kind, n, m):
     if kind == "none":
         return None
     if kind == "examples":
-        return np.random.default_rng(9).integers(0, 2, [2, n, m])
-    random = np.random.default_rng(9).integers(0, 2, [n, m])
+        return default_rng(9).integers(0, 2, [2, n, m])
+    random = default_rng(9).integers(0, 2, [n, m])
     # Query 1 sees nothing.
     return np.tri(n, m) if kind == "triangle" else random * (np.arange(n) != 1)[:, None]
 
@@ -82,7 +83,7 @@ def test_reference_equals_loops_over_pairs(size, scope, options, mask):
     """A causal table ends with the offset 0."""
     query_size = [-(-side // options.get("strides", 1)) for side in size]
     queries, values, table = random_case(0, query_size, scope, u=2, v=3, context=size)
-    keys = np.random.default_rng(1).normal(size=[2, *size, 3, 2])
+    keys = default_rng(1).normal(size=[2, *size, 3, 2])
     n, m = np.prod(query_size), np.prod(size)
     arrays = queries, keys, values, table
     options["mask"] = mask_of(mask, n, m)
@@ -112,7 +113,7 @@ def case_of(name):
     return [tf.constant(x) for x in (*random_case(0, **arguments), CONTENT)], geometry
 
 
-CONTENT = np.random.default_rng(1).normal(size=[2, 3, 4])
+CONTENT = default_rng(1).normal(size=[2, 3, 4])
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_products_on_a_tpu_equal_the_reference(case, query_first, block):
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("u", [1, 2])
 def test_content_lambda_equals_the_reference(u, mask, has_padding):
-    rng = np.random.default_rng(4)
+    rng = default_rng(4)
     queries, keys, values = (
         tf.constant(rng.normal(size=size))
         for size in ([2, 4, 2, 3], [2, 4, 3, u], [2, 4, 5, u])
@@ -190,7 +191,7 @@ def test_content_lambda_equals_the_reference(u, mask, has_padding):
 @pytest.mark.parametrize("known", [False, True])
 def test_masked_softmax_is_exact_for_keys_of_any_size(kind, known):
     """In float32, beside float64: with a maximum over the whole context, small keys would vanish."""
-    rng = np.random.default_rng(7)
+    rng = default_rng(7)
     n = 33
     queries = rng.normal(size=[2, n, 2, 3])
     keys = rng.normal(size=[2, n, 3, 1]) * 30 + np.linspace(-500, 500, n)[:, None, None]

@@ -25,7 +25,7 @@ from source_tree import ROOT
 from tiny_weights import random_timm_tensors
 
 import lambdanet
-from lambdanet import cli
+from lambdanet import cli, create_model
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.models import zoo
 from lambdanet.models.preprocessing import from_metadata
@@ -69,7 +69,7 @@ def two_blocks():
 @pytest.fixture(scope="module")
 def model():
     """A checkpoint of timm."""
-    network = lambdanet.create_model(NAME)
+    network = create_model(NAME)
     timm_rules.load(network, tensors_for(network))
     return network
 
@@ -113,7 +113,7 @@ def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
     """The download and conversion happen once; then no network is needed."""
     with monkeypatch.context() as online:
         online.setenv("HF_ENDPOINT", hub.address)
-        first = lambdanet.create_model(NAME, weights="imagenet")
+        first = create_model(NAME, weights="imagenet")
     np.testing.assert_allclose(first(IMAGES), model(IMAGES), atol=1e-5)
     sha256 = hashlib.sha256(hub.files[FILE]).hexdigest()
     source = json.loads((home / f"{NAME}.c1_in1k.source.json").read_text())
@@ -125,9 +125,7 @@ def test_model_with_published_weights(model, hub, home, monkeypatch, capsys):
     assert from_metadata(metadata) == lambdanet.preprocess_for(NAME)
     assert capsys.readouterr().out == f"fetching {address}\n"
 
-    ten = lambdanet.create_model(
-        NAME, num_classes=10, input_size=(96, 64), weights="c1_in1k"
-    )
+    ten = create_model(NAME, num_classes=10, input_size=(96, 64), weights="c1_in1k")
     assert ten(tf.zeros([1, 96, 64, 3])).shape == (1, 10)
     for ours, theirs in zip(ten.layers[:-1], model.layers[:-1], strict=True):
         assert_equal_arrays(ours.get_weights(), theirs.get_weights())
@@ -148,7 +146,7 @@ def test_file_changed_on_hub_is_refused(hub, home, monkeypatch):
     with monkeypatch.context() as before:
         before.setitem(hub.files, FILE, b"a page to log in")
         with refused("is damaged or not a safetensors file") as damaged:
-            lambdanet.create_model(NAME, weights="imagenet")
+            create_model(NAME, weights="imagenet")
     Path(
         re.search("; remove '(.*)': weights of the hub are", str(damaged.value))[1]
     ).unlink()
@@ -175,10 +173,10 @@ def test_hub_must_have_published_hash_and_commit(home, monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
         hub.files[f"{one.repository}/{one.file}"] = b"not the network"
         with refused(f"/resolve/{one.revision}/.*HTTP 404"):
-            lambdanet.create_model(one.model, weights="imagenet")
+            create_model(one.model, weights="imagenet")
         hub.commit = one.revision
         with refused(f"sha256 of http.* must be {one.sha256}, got '"):
-            lambdanet.create_model(one.model, weights="imagenet")
+            create_model(one.model, weights="imagenet")
     assert not home.exists() or list(home.iterdir()) == []
 
 
@@ -217,7 +215,7 @@ def test_converted_folder(model, conversion, capsys):
         "It is unknown whether it is the published file",
     ):
         assert fact in card
-    backbone = lambdanet.create_model(NAME, features_only=True, weights=conversion)
+    backbone = create_model(NAME, features_only=True, weights=conversion)
     whole = weight_files.weights_by_name(model)
     for name, weight in weight_files.weights_by_name(backbone).items():
         assert_array_equal(weight, whole[name])
@@ -289,11 +287,11 @@ def test_other_weights_claim_nothing(checkpoint, tmp_path):
         "published file of lambda_resnet26t, with 1000 classes, got '.*--out="
     ):
         convert(NAME, other)
-    four = lambdanet.create_model(NAME, num_classes=4, weights=out)
+    four = create_model(NAME, num_classes=4, weights=out)
     assert four.output_shape == (None, 4)
     # The trained classifier is not dropped.
     with refused(rf"{out}.*logits/bias has the shape \(4,\), not \(5,\)"):
-        lambdanet.create_model(NAME, num_classes=5, weights=out)
+        create_model(NAME, num_classes=5, weights=out)
 
 
 def test_wrong_files_write_nothing(checkpoint, tmp_path, home):

@@ -8,12 +8,13 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import noise
 from training_runs import recipe_with, write_run
 
 from lambdanet.models.preprocessing import Preprocessing
 
 RECIPE = recipe_with("digits", ema_decay=0.5)
-IMAGES = np.random.default_rng(0).integers(0, 256, [1, 32, 32, 3], dtype=np.uint8)
+IMAGES = noise(1, 32, 32, 3)
 
 
 @pytest.mark.jax

@@ -11,7 +11,7 @@ from refusals import refused
 from terminal import terminal_as_stderr
 
 from lambdanet.core.errors import InputError
-from lambdanet.models.weights import hub
+from lambdanet.models.weights.hub import MissingFile, Source, fetch, find_cached
 
 CONTENT = bytes(range(256)) * 12_000  # 3 MB
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -36,10 +36,10 @@ def blobs(tmp_path):
 
 def test_fetch_returns_commit_and_hash(server):
     address = f"{server.address}/{REPOSITORY}/resolve/main/{FILE}"
-    path, source = hub.fetch(REPOSITORY, FILE)
+    path, source = fetch(REPOSITORY, FILE)
     assert path.read_bytes() == CONTENT
-    assert source == hub.Source(address, SHA256, COMMIT)
-    assert hub.fetch(REPOSITORY, FILE, COMMIT)[1] == source._replace(
+    assert source == Source(address, SHA256, COMMIT)
+    assert fetch(REPOSITORY, FILE, COMMIT)[1] == source._replace(
         location=address.replace("main", COMMIT)
     )
     # The second is in the cache.
@@ -48,32 +48,32 @@ def test_fetch_returns_commit_and_hash(server):
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_a_file_in_the_cache_needs_no_network(server, monkeypatch, offline):
-    found = hub.fetch(REPOSITORY, FILE)
+    found = fetch(REPOSITORY, FILE)
     server.trouble = "busy"
     if offline:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         with refused("cannot be fetched: .*offline", ConnectionError):
-            hub.fetch(REPOSITORY, "other.safetensors")
-    assert hub.fetch(REPOSITORY, FILE) == found
-    assert hub.find_cached(REPOSITORY, FILE, "main") == found[0]
+            fetch(REPOSITORY, "other.safetensors")
+    assert fetch(REPOSITORY, FILE) == found
+    assert find_cached(REPOSITORY, FILE, "main") == found[0]
 
 
 def test_a_private_repository_needs_a_token(server, monkeypatch):
     server.token = "hf_secret"
     message = r"there is no http://.* for this account \(HTTP 401\)"
-    with refused(message, hub.MissingFile):
-        hub.fetch(REPOSITORY, FILE)
+    with refused(message, MissingFile):
+        fetch(REPOSITORY, FILE)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    assert hub.fetch(REPOSITORY, FILE)[1].sha256 == SHA256
+    assert fetch(REPOSITORY, FILE)[1].sha256 == SHA256
 
 
 def test_progress_bar_only_in_a_terminal(server, capsys, tmp_path):
-    hub.fetch(REPOSITORY, FILE)
+    fetch(REPOSITORY, FILE)
     assert capsys.readouterr().err == ""
     for blob in blobs(tmp_path):
         blob.unlink()
     with terminal_as_stderr() as shown:
-        hub.fetch(REPOSITORY, FILE)
+        fetch(REPOSITORY, FILE)
     assert b"/3.07M" in shown
 
 
@@ -104,7 +104,7 @@ def test_progress_bar_only_in_a_terminal(server, capsys, tmp_path):
         (
             "",
             "f" * 40,
-            hub.MissingFile,
+            MissingFile,
             f"there is no http://.*{'f' * 40}.* \\(HTTP 404\\)",
         ),
     ],
@@ -115,18 +115,18 @@ def test_failed_download_leaves_nothing(
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between attempts
     server.trouble = trouble
     with refused(message, error):
-        hub.fetch(REPOSITORY, FILE, revision)
+        fetch(REPOSITORY, FILE, revision)
     assert trouble == "moved" or blobs(tmp_path) == []
     server.trouble = ""
-    assert hub.fetch(REPOSITORY, FILE)[1].sha256 == SHA256
+    assert fetch(REPOSITORY, FILE)[1].sha256 == SHA256
 
 
 def test_a_damaged_file_of_the_cache_is_refused_once(server):
-    path, _ = hub.fetch(REPOSITORY, FILE)
+    path, _ = fetch(REPOSITORY, FILE)
     path.write_bytes(CONTENT[:-1])
     with refused(f"must be {SHA256}, got .*; it is removed from the cache"):
-        hub.fetch(REPOSITORY, FILE)
-    assert hub.fetch(REPOSITORY, FILE)[0].read_bytes() == CONTENT
+        fetch(REPOSITORY, FILE)
+    assert fetch(REPOSITORY, FILE)[0].read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("endpoint", ["", "not a url", "http://", "ftp://x"])
@@ -139,7 +139,7 @@ def test_no_network_fails_at_once(server, monkeypatch, endpoint):
         refusing = f"http://127.0.0.1:{closed.getsockname()[1]}"
         monkeypatch.setenv("HF_ENDPOINT", endpoint or refusing)
         with refused("cannot be fetched: ", ConnectionError):
-            hub.fetch(REPOSITORY, FILE)
+            fetch(REPOSITORY, FILE)
     assert sum(pauses) < 5
 
 
@@ -149,5 +149,5 @@ def test_a_cache_that_cannot_be_written(server, monkeypatch, tmp_path):
         "huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file")
     )
     with refused("HF_HOME cannot be written: .*file"):
-        hub.fetch(REPOSITORY, FILE)
+        fetch(REPOSITORY, FILE)
     assert not any(request.startswith("GET") for request in server.requests)

@@ -4,7 +4,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import assert_close
+from helpers import assert_close, assert_equal_arrays
 from naive_layers import images
 from refusals import refused, unchanged
 
@@ -189,8 +189,7 @@ def test_tensors_of_timm_give_the_same_layer(case):
         theirs["pos_emb"] = theirs.pop("rel_pos_emb")[..., 0]
     _, other = state_and_layer(case)
     convert_layer(theirs, other)
-    for one, two in zip(other.get_weights(), layer.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, two)
+    assert_equal_arrays(other.get_weights(), layer.get_weights())
 
 
 def test_files_tensors_and_shared_tables(tmp_path):

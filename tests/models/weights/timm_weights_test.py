@@ -9,7 +9,7 @@ from refusals import unchanged
 from small_models import few_block_model
 from tiny_weights import random_timm_tensors
 
-import lambdanet
+from lambdanet import create_model
 from lambdanet.models.weights import timm_rules
 from lambdanet.ops import relative_positions
 
@@ -48,7 +48,7 @@ def test_errors_name_tensors_that_do_not_fit(mixed):
     assert "stem.conv1.bn.bias has the shape (23,), not (24,)" in message
     # After 20 names.
     assert " more" in refused(mixed, tensors_for(few_block_model("halonet50ts")))
-    tiny = lambdanet.create_model("lambda_resnet_tiny")  # timm has no such gates
+    tiny = create_model("lambda_resnet_tiny")  # timm has no such gates
     assert "stages.0.0.conv1_1x1.conv.weight is missing" in refused(tiny, {})
     assert "c2_block1_se/reduce/kernel has no tensor" in refused(
         tiny, tensors_for(tiny)
@@ -58,7 +58,7 @@ def test_errors_name_tensors_that_do_not_fit(mixed):
 def test_other_classes_are_rejected_and_features_need_none():
     # With a convolution before the classifier, which is not replaced.
     name = "sebotnet33ts_256"
-    model = lambdanet.create_model(name, num_classes=7)
+    model = create_model(name, num_classes=7)
     trained = tensors_for(model)
     trained["head.fc.weight"] = np.zeros([1000, 1280], np.float32)
     trained["head.fc.bias"] = np.zeros([1000], np.float32)
@@ -68,8 +68,8 @@ def test_other_classes_are_rejected_and_features_need_none():
         "head.fc.bias has the shape (1000,), not (7,)"
     )
     whole, features = (
-        lambdanet.create_model(name),
-        lambdanet.create_model(name, features_only=True),
+        create_model(name),
+        create_model(name, features_only=True),
     )
     timm_rules.load(whole, trained)
     timm_rules.load(features, trained)
@@ -90,8 +90,8 @@ def test_other_classes_are_rejected_and_features_need_none():
 )
 def test_tables_of_whole_maps_are_resized_to_other_images(name, block, tables, scale):
     """To images of 512 x 384: the ends of a table stay its ends, and the offset 0 stays in the middle."""
-    trained = tensors_for(lambdanet.create_model(name, input_size=256))
-    model = lambdanet.create_model(name, input_size=(512, 384))
+    trained = tensors_for(create_model(name, input_size=256))
+    model = create_model(name, input_size=(512, 384))
     timm_rules.load(model, trained)
     spatial = model.get_layer(f"c5_block{block + 1}_spatial")
     ours = [w for w in spatial.weights if w.path.endswith("table")]

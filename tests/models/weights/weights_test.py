@@ -13,11 +13,12 @@ from helpers import assert_close, assert_equal_arrays, images
 from refusals import unchanged
 
 import lambdanet
+from lambdanet import create_model
 from lambdanet.models.unet import UNet
 from lambdanet.models.weights import tensor_files, weight_files
 
 NAME = "lambda_resnet_tiny"
-create = partial(lambdanet.create_model, NAME, num_classes=10)
+create = partial(create_model, NAME, num_classes=10)
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +92,13 @@ def test_a_backbone_takes_the_weights_of_a_classifier(model, file, tmp_path):
     x = images(2, 32, 32, 3)
     expected = keras.Model(model.input, model.get_layer("pool").input)(x)
     # For 1000 classes.
-    backbone = lambdanet.create_model(NAME, features_only=True, weights=file)
+    backbone = create_model(NAME, features_only=True, weights=file)
     assert_close(backbone(x)["5"], expected, 1e-6)
     message = refused(file, num_classes=None, features_only=True, scope=5)
     assert "position/table has the shape" in message
     for other in (model, backbone):
         path = save(other, tmp_path / "other.safetensors")
-        again = lambdanet.create_model(NAME, features_only=True, weights=path)
+        again = create_model(NAME, features_only=True, weights=path)
         assert_close(again(x)["5"], expected, 1e-6)
     assert "logits/bias is missing; logits/kernel is missing" in refused(path)
 
@@ -212,14 +213,14 @@ def test_a_home_that_is_a_file_is_refused(file, monkeypatch, variable):
     monkeypatch.setenv(variable, str(file))
     message = "LAMBDANET_HOME must be a folder, got '.*tiny.safetensors.*is a file"
     with refusals.refused(message):
-        lambdanet.create_model("lambda_resnet26t", weights="imagenet")
+        create_model("lambda_resnet26t", weights="imagenet")
 
 
 def test_global_tables_are_resized(tmp_path):
     """Offset 0 and both ends keep their values; local tables are unchanged."""
-    small = lambdanet.create_model(NAME, input_size=32, scope=None)
+    small = create_model(NAME, input_size=32, scope=None)
     path = save(small, tmp_path / "small.safetensors")
-    large = lambdanet.create_model(NAME, input_size=64, scope=None, weights=path)
+    large = create_model(NAME, input_size=64, scope=None, weights=path)
     name = "c4_block1_spatial"
     old, new = (net.get_layer(name).position.table.numpy() for net in (small, large))
     assert (old.shape, new.shape) == ((7, 7, 16), (15, 15, 16))

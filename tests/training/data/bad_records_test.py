@@ -76,8 +76,7 @@ def test_training_batches_keep_place_and_size(pictures, whole, capfd):
 
 def test_resumed_batches_with_bad_images_are_equal(pictures):
     _damage(pictures, "train", 2, 5, 11)
-    recipe = replace(FOLDER, augmentation="crop_flip")
-    dataset = open_dataset(recipe, pictures)
+    dataset = open_dataset(FOLDER, pictures, augmentation="crop_flip")
     expected = [images for images, _ in dataset.train()]
     for step in (3, 4):
         found = [images for images, _ in dataset.train(step)]
@@ -85,10 +84,9 @@ def test_resumed_batches_with_bad_images_are_equal(pictures):
 
 
 def test_resumed_run_does_not_decode_earlier_images(pictures, whole):
-    recipe = replace(FOLDER, epochs=1)
     _damage(pictures, "train", *whole[0])
     bad = BadRecords(limit=0)
-    rest = numbers(open_dataset(recipe, pictures, bad).train(1))
+    rest = numbers(open_dataset(FOLDER, pictures, bad, epochs=1).train(1))
     assert rest == whole[1:4] and not bad.names
 
 
@@ -105,8 +103,7 @@ def test_batch_without_valid_images_is_replaced(pictures, whole):
     first, second, *_ = whole
     _damage(pictures, "train", *second)
     bad = BadRecords(limit=4)
-    recipe = replace(FOLDER, epochs=1)
-    shown = numbers(open_dataset(recipe, pictures, bad).train())
+    shown = numbers(open_dataset(FOLDER, pictures, bad, epochs=1).train())
     assert shown[:2] == [first, first] and len(bad.names) == 4
     _damage(pictures, "train", *set(range(COUNT)).difference(second))
     bad = BadRecords()
@@ -206,13 +203,12 @@ def test_records_from_a_damaged_one_on_are_counted(
 @pytest.mark.parametrize("role", ["train", "eval"])
 def test_deleted_record_file_ends_run(tmp_path, role):
     """Training and evaluation notice that a file of an opened dataset is gone; they do not wait for it."""
-    recipe = replace(RECIPE, **write_tfds(tmp_path, 30, files=1))
-    recipe = replace(recipe, global_batch_size=24)
+    write_tfds(tmp_path, 30, files=1)
     bad = BadRecords(limit=20)
-    dataset = open_dataset(recipe, tmp_path, bad)
+    dataset = open_dataset(RECIPE, tmp_path, bad, global_batch_size=24)
     dataset.check()
     batches = getattr(dataset, role)()
-    split = recipe.train_split if role == "train" else recipe.eval_split
+    split = getattr(RECIPE, f"{role}_split")
     (file,) = tmp_path.glob(f"**/*{split}*tfrecord*")
     file.unlink()
     message = f"21 records cannot be read, the last of them {file.name}:"

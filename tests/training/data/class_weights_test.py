@@ -26,8 +26,7 @@ def test_weights_of_pictures_are_balanced_or_as_given(tmp_path):
         ((), ()),
     ]:
         changes = {"dataset": "folder", "class_weights": given}
-        recipe = replace(BALANCED, **changes)
-        assert open_dataset(recipe, tmp_path).class_weights == expected
+        assert open_dataset(BALANCED, tmp_path, **changes).class_weights == expected
 
 
 def test_weights_of_records_count_readable_labels(tmp_path):
@@ -58,10 +57,8 @@ def test_weights_of_masks_are_bounded(tmp_path, capsys):
             path = tmp_path / "train" / folder / f"{number}.png"
             write_picture(path, mask.T if number else mask)
     (tmp_path / "classes.txt").write_text("sky\nroad\ncar\nboat\n")
-    recipe = replace(
-        BALANCED, dataset="folder", task="segmentation", augmentation="none"
-    )
-    weights = np.array(open_dataset(recipe, tmp_path).class_weights)
+    changes = {"dataset": "folder", "task": "segmentation", "augmentation": "none"}
+    weights = np.array(open_dataset(BALANCED, tmp_path, **changes).class_weights)
     known = 63 * 80
     zeros = known - 16 * 80
     np.testing.assert_allclose(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from helpers import assert_equal_arrays
+from helpers import assert_equal_batches
 from picture_sources import LEVELS, RECIPE, numbers, write_tfds
 from refusals import refused
 from sklearn import datasets
@@ -120,11 +120,6 @@ def test_repeated_augmentation_has_copies_in_a_row(grays, shard):
     assert open_dataset(repeated, grays).steps_per_epoch == 5
 
 
-def _assert_equal(left, right):
-    for fields, others in zip(left, right, strict=True):
-        assert_equal_arrays(fields, others)
-
-
 @pytest.mark.slow
 def test_copies_differ_and_resume(grays):
     recipe = replace(AUGMENTED, repeated_augmentation=3)
@@ -133,10 +128,10 @@ def test_copies_differ_and_resume(grays):
     (copies, _), *_ = batches
     for a, b in itertools.combinations(copies[:3], 2):
         assert np.abs(a - b).max() > LEVELS
-    _assert_equal(batches[7:], dataset.train(7))
+    assert_equal_batches(batches[7:], dataset.train(7))
     # Within the copies of an image: 7 x 20 = 46 x 3 + 2.
     twenty = open_dataset(recipe, grays, global_batch_size=20)
-    _assert_equal(list(twenty.train())[7:], twenty.train(7))
+    assert_equal_batches(list(twenty.train())[7:], twenty.train(7))
 
 
 @pytest.mark.parametrize(
@@ -144,8 +139,7 @@ def test_copies_differ_and_resume(grays):
     [pytest.param(50, 2, 4, marks=pytest.mark.slow), (7, 3, 3)],
 )
 def test_padded_evaluation_weighs_each_image_once(grays, images, count, replicas):
-    recipe = replace(PLAIN, eval_split=f"test[:{images}]")
-    dataset = open_dataset(recipe, grays)
+    dataset = open_dataset(PLAIN, grays, eval_split=f"test[:{images}]")
     steps = dataset.eval_steps(Shard(0, count, replicas))
     parts = []
     for index in range(count):
@@ -205,6 +199,5 @@ def test_without_a_network_the_files_are_named(tmp_path, monkeypatch):
 
 
 def test_split_below_one_image_per_machine_is_rejected(grays):
-    recipe = replace(PLAIN, eval_split="test[:2]")
     with refused(r"split 'test\[:2\]' must be at least 3, one per machine, got 2"):
-        open_dataset(recipe, grays).eval(Shard(0, 3, 3))
+        open_dataset(PLAIN, grays, eval_split="test[:2]").eval(Shard(0, 3, 3))

@@ -90,9 +90,9 @@ def test_devices_and_machines_mix_differently():
 def test_training_reads_mixed_batches(tmp_path):
     """They are normalized before, as levels are no integers then."""
     changes = write_folder(tmp_path, 6) | {"global_batch_size": 6}
-    recipe = dataclasses.replace(picture_sources.RECIPE, **changes)
-    plain, numbers = next(iter(open_dataset(recipe, tmp_path).train()))
-    dataset = open_dataset(recipe, tmp_path, mixup_alpha=0.2)
+    unmixed = open_dataset(picture_sources.RECIPE, tmp_path, **changes)
+    plain, numbers = next(iter(unmixed.train()))
+    dataset = open_dataset(unmixed.recipe, tmp_path, mixup_alpha=0.2)
     batches = list(dataset.train())
     levels = plain[:, 0, 0, 0]
     share = (batches[0][0][0, 0, 0, 0] - levels[0]) / (levels[-1] - levels[0])

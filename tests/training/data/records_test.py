@@ -89,8 +89,8 @@ def test_other_records_keep_place_beside_damaged_ones(copy, whole):
     [("[:3shard]", (0, 3)), ("[3shard:]", (3, FILES)), ("[1shard:3shard]", (1, 3))],
 )
 def test_part_of_split_is_some_of_its_files(root, part, files):
-    recipe = replace(RECORDS, eval_split=f"train{part}")
-    shown = sum(numbers(open_dataset(recipe, root).eval()), [])
+    dataset = open_dataset(RECORDS, root, eval_split=f"train{part}")
+    shown = sum(numbers(dataset.eval()), [])
     assert shown == list(range(*(EACH * file for file in files)))
 
 
@@ -163,8 +163,8 @@ def test_program_on_the_page_writes_files_of_mnists_format(tmp_path, monkeypatch
     program.write_text(blocks["# idx_to_records.py"])
     monkeypatch.setattr(sys, "argv", [str(program), str(tmp_path), str(tmp_path)])
     runpy.run_path(str(program), run_name="__main__")
-    recipe = replace(RECORDS, eval_split="test", mean=(0.0,), std=(1 / 255,))
-    dataset = open_dataset(recipe, tmp_path)
+    gray = {"mean": (0.0,), "std": (1 / 255,)}
+    dataset = open_dataset(RECORDS, tmp_path, eval_split="test", **gray)
     for name in ("train", "test"):
         shown = numbers(replace(dataset, eval_split=name).eval())
         assert sorted(sum(shown, [])) == list(range(COUNT))

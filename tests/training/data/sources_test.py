@@ -4,8 +4,6 @@
 Training batches are made in the same way from every source, so three of them are enough here.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import picture_sources
 import pytest
@@ -79,8 +77,8 @@ def test_evaluation_is_in_order_with_last_partial_batch(dataset):
 
 
 def test_a_recipe_of_one_channel_reads_gray(dataset):
-    recipe = replace(dataset.recipe, mean=(0.0,), std=(1 / 255,))
-    batches = list(open_dataset(recipe, dataset.data_dir).eval())
+    gray = {"mean": (0.0,), "std": (1 / 255,)}
+    batches = list(open_dataset(dataset.recipe, dataset.data_dir, **gray).eval())
     assert {images.shape[-1] for images, _ in batches} == {1}
     assert sorted(sum(numbers(batches), [])) == list(range(COUNT))
 
@@ -112,8 +110,7 @@ def test_resumed_batches_equal_uninterrupted_ones(trained, step):
 
 def test_order_depends_on_seed_of_recipe(trained):
     dataset, whole = trained
-    recipe = replace(dataset.recipe, seed=1, epochs=1)
-    other = open_dataset(recipe, dataset.data_dir)
+    other = open_dataset(dataset.recipe, dataset.data_dir, seed=1, epochs=1)
     assert numbers(other.train()) != whole[:STEPS]
 
 
@@ -121,8 +118,8 @@ def test_order_depends_on_seed_of_recipe(trained):
 def test_machines_train_on_disjoint_parts_and_resume(trained):
     """Two machines with two devices each have two batches of three pictures per step."""
     dataset, _ = trained
-    recipe = replace(dataset.recipe, epochs=1, global_batch_size=12)
-    dataset = open_dataset(recipe, dataset.data_dir)
+    changes = {"epochs": 1, "global_batch_size": 12}
+    dataset = open_dataset(dataset.recipe, dataset.data_dir, **changes)
     shards = [Shard(index, 2, 4) for index in range(2)]
     parts = [numbers(dataset.train(shard=shard)) for shard in shards]
     for part in parts:

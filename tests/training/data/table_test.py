@@ -9,7 +9,7 @@ import shutil
 
 import pyarrow as pa
 import pytest
-from helpers import assert_equal_arrays, write_picture
+from helpers import assert_equal_batches, write_picture
 from picture_sources import LEVELS, RECIPE
 from pyarrow import parquet
 from refusals import refused
@@ -60,12 +60,8 @@ def test_parquet_beside_pictures_reads_what_class_folders_do(pictures):
     table = Dataset.open(_write(pictures / "labels.parquet", ROWS))
     assert table.class_names == folders.class_names == ["cat", "dog"]
     assert table.steps_per_epoch == 2 and table.recipe.num_classes == 2
-    for expected, got in [
-        (folders.train(), table.train()),
-        (folders.eval(), table.eval()),
-    ]:
-        for batch, other in zip(got, expected, strict=True):
-            assert_equal_arrays(batch, other)
+    assert_equal_batches(table.train(), folders.train())
+    assert_equal_batches(table.eval(), folders.eval())
 
 
 def test_copy_under_another_name_is_named(pictures, tmp_path, capsys):

@@ -153,13 +153,9 @@ def test_opset_is_that_of_the_file(model, tmp_path):
 
 
 def test_8_bit_weights_are_smaller_and_close(exported):
-    sizes, parities = [], []
-    for format in ("litert", "litert_int8"):
-        out, parity = exported(format)
-        parities.append(parity)
-        sizes.append((out / "model.tflite").stat().st_size)
+    (large, exact), (small, rounded) = map(exported, ("litert", "litert_int8"))
+    sizes = [(out / "model.tflite").stat().st_size for out in (large, small)]
     assert sizes[1] < 0.9 * sizes[0]
-    exact, rounded = parities
     assert exact.logit_difference < rounded.logit_difference < 0.5 * rounded.logit_std
 
 

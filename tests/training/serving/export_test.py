@@ -18,6 +18,7 @@ from small_models import linear_model
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 from tiny_weights import export_words, write_tiny_weights
+from training_runs import run_exported
 
 import lambdanet
 from lambdanet import cli
@@ -183,8 +184,7 @@ def test_export_in_float32_for_all_policies(tmp_path, build, policy):
         tmp_path / "served"
     )
     images = noise(2, SIZE, SIZE, 3)
-    loaded = tf.saved_model.load(str(tmp_path / "served"))
-    outputs = loaded.signatures["serving_default"](images=tf.constant(images))
+    outputs = run_exported(tmp_path / "served", images, "saved_model")
     prepared = Preprocessing(SIZE, MEAN, STD, 1.0)(tf.constant(images))
     expected = tf.nn.softmax(same(prepared, training=False))
     assert_allclose(outputs["probabilities"], expected, atol=1e-5)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow
 import pytest
 import tensorflow as tf
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from pyarrow import parquet
 from refusals import refused
@@ -22,6 +23,7 @@ from training_runs import (
     ON_TENSORFLOW,
     assert_resumes,
     open_dataset,
+    run_exported,
     write_run,
 )
 
@@ -44,7 +46,7 @@ NAMES = ["red", "green", "blue"]
 
 def draw_labels():
     """Returns labels [96, 3], of which a tenth are unknown."""
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     is_unknown = random.random([96, 3]) < 0.1
     return np.where(is_unknown, np.nan, random.random([96, 3]) < 0.4)
 
@@ -221,7 +223,7 @@ def test_records_with_lists(tmp_path, pictures):
 
 @pytest.mark.jax
 def test_loss_is_the_mean_over_known_classes():
-    logits = np.random.default_rng(1).normal(size=[96, 3]).astype(np.float32)
+    logits = default_rng(1).normal(size=[96, 3]).astype(np.float32)
     weights = np.array([1.0, 2.0, 0.5])
     factors = np.array([3.0, 1.0, 1.5])
     loss = MultilabelLoss(0.1, weights, factors, reduction=None)
@@ -241,7 +243,7 @@ def test_average_precision_is_that_of_scikit_learn(seed):
     """Of probabilities that are the middles of bins, with images of weight 0 and one class never present."""
     labels = LABELS.copy()
     labels[:, 2] = 0
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     p = (random.integers(0, 40, [96, 3]) * 25 + 0.5) / NUM_BINS
     weights = random.integers(0, 2, 96)
     metric = MeanAveragePrecision(3)
@@ -263,7 +265,7 @@ def test_average_precision_is_that_of_scikit_learn(seed):
 
 def test_files_of_an_evaluation_are_those_of_scikit_learn(tmp_path):
     labels = LABELS[64:]
-    found = np.random.default_rng(1).random([32, 3])
+    found = default_rng(1).random([32, 3])
     thresholds = [0.3, 0.5, 0.8]
     (tmp_path / "best").mkdir()
     best = json.dumps({"thresholds": thresholds})
@@ -371,9 +373,8 @@ def test_other_commands_know_what_is_present(served, pictures, tmp_path, capsys)
 
     paths = [str(pictures / "65.png")]
     (result,) = predict(served, paths)
-    signature = tf.saved_model.load(served).signatures["serving_default"]
     image = np.array(keras.utils.load_img(paths[0]))[np.newaxis]
-    (is_present,) = signature(images=image)["is_present"].numpy()
+    (is_present,) = run_exported(served, image, "saved_model")["is_present"].numpy()
     assert result["present"] == list(np.array(NAMES)[is_present])
     predictions = predict_files(served, paths, tmp_path, "jsonl")
     line = Path(predictions.files[0]).read_text()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import write_picture
 from keras import layers
+from numpy.random import default_rng
 from numpy.testing import assert_array_equal
 from PIL import Image
 from refusals import refused
@@ -25,6 +26,7 @@ from training_runs import (
 import lambdanet
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run.build import build_model
+from lambdanet.training.serving.predict import predict
 from lambdanet.training.tasks.losses import MaskIoU, MaskLoss
 from lambdanet.training.train import train
 
@@ -59,7 +61,7 @@ def draw_mask(random, height, width):
 def pictures(tmp_path_factory):
     """Pictures of two sizes, 32 and 12 of them, of which each class has a color; masks have a palette."""
     root = tmp_path_factory.mktemp("pictures")
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     for split, count in (("train", 32), ("validation", 12)):
         (root / split / "masks").mkdir(parents=True)
         for number in range(count):
@@ -182,7 +184,7 @@ def test_unets_are_refused_elsewhere(fields, message):
 @pytest.mark.jax
 @pytest.mark.parametrize("loss", ["cross_entropy", "dice", "cross_entropy_dice"])
 def test_loss_is_that_of_a_loop_over_pixels(loss):
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     labels = random.integers(0, 4, [3, 4, 5])
     labels[0, :2] = 255
     labels[2] = 255
@@ -212,7 +214,7 @@ def test_loss_is_that_of_a_loop_over_pixels(loss):
 
 @pytest.mark.jax
 def test_iou_is_that_of_a_confusion_matrix():
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     labels = random.integers(0, 3, [6, 4, 5])
     labels[:, 0] = 255
     logits = random.normal(size=[6, 4, 5, 4]).astype(np.float32)
@@ -289,9 +291,8 @@ def segmenter_of_windows(name, num_classes, **_):
 def test_windows_are_joined_by_their_logits(windows, tmp_path, monkeypatch):
     """In evaluation and in predictions of an export, as by `sliding_window` of the network."""
     from lambdanet.training.serving.export import export
-    from lambdanet.training.serving.predict import predict
 
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     shades = np.linspace(0, 200, 112)[:, np.newaxis] * [1, 0.5, 0.2]
     image = (shades + random.integers(0, 56, [80, 112, 3])).astype(np.uint8)
     mask = random.integers(0, 4, [80, 112], np.uint8)
@@ -337,7 +338,6 @@ def test_pictures_of_an_export_keep_their_size(tmp_path):
 @pytest.mark.slow
 def test_overlays_and_masks_of_a_runtime(run, served, pictures, tmp_path):
     from lambdanet.training.serving.export import Options, export
-    from lambdanet.training.serving.predict import predict
 
     predict(served, pictures / "validation" / "images", out=tmp_path)
     assert len(list(tmp_path.glob("*_overlay.png"))) == 12
@@ -351,7 +351,6 @@ def test_overlays_and_masks_of_a_runtime(run, served, pictures, tmp_path):
 def test_masks_and_windows_are_refused_elsewhere(run, served, pictures, color_teacher):
     from lambdanet.explain.pictures import Explainer
     from lambdanet.training.serving.exported_model import load_classifier
-    from lambdanet.training.serving.predict import predict
     from lambdanet.training.serving.trained_weights import load_run
 
     image = pictures / "train" / "images" / "0.png"
