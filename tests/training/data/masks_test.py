@@ -134,6 +134,8 @@ def test_doubts_are_printed(root, capsys):
 
 
 def test_folders_and_files_that_do_not_fit(root, monkeypatch):
+    with refused("'.*/classes.txt' does not exist"):
+        open_dataset(RECIPE, root).check()
     mask = root / "train" / "masks" / "000.png"
     contents = mask.read_bytes()
     other = root / "train" / "images" / "000.ppm"
@@ -152,6 +154,9 @@ def test_folders_and_files_that_do_not_fit(root, monkeypatch):
         mask.write_bytes(damaged)
         with refused("mask '.*000.png' must be one PNG, TIFF or BMP"):
             open_masks(root).check()
+    mask.write_bytes(encode(blocks(0, 1, 2, 255)))
+    with refused(r"mask '.*000.png' must be \(5, 8\), as of its picture, got \(4, 8"):
+        open_masks(root).check()
     mask.write_bytes(contents)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4)
     with refused("mask '.*000.png' must be one PNG, .* exceeds limit"):
@@ -271,7 +276,8 @@ def test_masks_that_fit_no_picture_alone_are_refused(root):
         open_masks(root)
     (folder / "annotations" / "000.png").rename(folder / "annotations" / "000.jpg")
     other.unlink()
-    with refused("mask of '.*000.png' must be .*, got 'none'; .* JPEG is not read"):
+    message = "mask of '.*000.png' must be the file '.*/000.png', got 'none'; .* JPEG"
+    with refused(f"{message} is not read"):
         open_masks(root)
 
 

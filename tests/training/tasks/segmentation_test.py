@@ -126,32 +126,6 @@ def test_table_of_masks(pictures, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (
-            "larger",
-            r"mask '.*0.png' must be \(24, 20\), as of its picture, got \(24, 21",
-        ),
-        ("missing", "mask of '.*0.png' must be the file '.*masks/0.png', got 'none'"),
-        ("names", "'.*pictures/classes.txt' does not exist"),
-    ],
-)
-def test_mistakes(kind, message, pictures, tmp_path):
-    """Others are in masks_test."""
-    root = tmp_path / "pictures"
-    shutil.copytree(pictures, root)
-    mask = root / "validation" / "masks" / "0.png"
-    if kind == "larger":
-        Image.fromarray(np.pad(read_mask(mask), [(0, 0), (0, 1)])).save(mask)
-    elif kind == "missing":
-        mask.unlink()
-    else:
-        (root / "classes.txt").unlink()
-    with refused(message):
-        open_dataset(RECIPE, root).check()
-
-
-@pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("mixup_alpha", 1.0, "mixup_alpha must be left out with the task segm"),
