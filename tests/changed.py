@@ -54,7 +54,7 @@ def tests_near(files: Iterable[Path]) -> list[Path]:
             ranks[test] = min(
                 ranks.get(test, len(near)), [*map(bool, near), True].index(True)
             )
-    always = [ROOT / "tests" / f"{name}.py" for name in ALWAYS]
+    always = [ROOT / f"tests/{name}.py" for name in ALWAYS]
     found = sorted(
         (rank, test) for test, rank in ranks.items() if rank < 5 and test not in always
     )

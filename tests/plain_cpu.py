@@ -15,7 +15,7 @@ from pathlib import Path
 import environment_header
 from source_tree import ROOT
 
-SOURCE = ROOT / "tests" / "programs" / "hide_instructions.c"
+SOURCE = ROOT / "tests/programs/hide_instructions.c"
 # NumPy's names differ between versions, and the Eigen of TensorFlow has no variable.
 # TensorFlow itself looks for bfloat16 instructions, and crashes where ONEDNN_MAX_CPU_ISA hides them.
 VARIABLES = {

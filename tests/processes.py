@@ -16,7 +16,7 @@ from source_tree import ROOT
 
 def program(name: str, *arguments: object) -> dict[str, Any]:
     """Returns the arguments of `subprocess.run` for a file in tests/programs and its command line."""
-    file = ROOT / "tests" / "programs" / name
+    file = ROOT / "tests/programs" / name
     command = [sys.executable, str(file), *map(str, arguments)]
     return {"args": command, "text": True, "env": dict(os.environ)}
 

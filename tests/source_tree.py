@@ -76,7 +76,7 @@ def package_of(name: str) -> str:
         return part
     return (
         "core"
-        if part == "__version__" or (ROOT / "lambdanet" / f"{part}.py").exists()
+        if part == "__version__" or (ROOT / f"lambdanet/{part}.py").exists()
         else "face"
     )
 

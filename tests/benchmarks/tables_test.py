@@ -55,7 +55,7 @@ WEEKLY = ("8", "10", "13", "15", "16")
 )
 def test_table(number):
     """Each figure is equal, or its row is listed above and has a note; the documentation has the figures."""
-    path = Path(__file__).parents[2] / "docs" / "results" / "tables.csv"
+    path = Path(__file__).parents[2] / "docs/results/tables.csv"
     rows = csv.reader(path.read_text().splitlines())
     documented = [row for row in rows if row[0] == number]
     for line, row in zip(tables.compare_rows(number), documented, strict=True):

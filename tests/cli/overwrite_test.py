@@ -84,5 +84,5 @@ def test_folder_is_replaced_by_a_whole_one(tmp_path, monkeypatch):
 
 def test_folder_that_appears_meanwhile_is_not_replaced(tmp_path):
     with refused("cannot be written"), files.atomic_dir(str(tmp_path / "a")):
-        (tmp_path / "a" / "old").mkdir(parents=True)
+        (tmp_path / "a/old").mkdir(parents=True)
     assert os.listdir(tmp_path / "a") == ["old"]

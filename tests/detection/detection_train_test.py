@@ -436,7 +436,7 @@ def test_run_on_two_devices(trained, tmp_path):
     # The run can be resumed from its model_dir.
     assert f"tensors from {trained}; not used: logits/bias, logits/kernel" in shown
     assert tf.train.latest_checkpoint(str(tmp_path / "model")).endswith("ckpt-2")
-    params = resolve.resolve(EXPERIMENT, [str(tmp_path / "model" / "params.yaml")])
+    params = resolve.resolve(EXPERIMENT, [str(tmp_path / "model/params.yaml")])
     assert params.task.init_checkpoint == str(trained)
     assert not result["text"]
 
@@ -497,7 +497,7 @@ def test_model_gardens_driver_with_experiments_imported(tmp_path):
     ]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    kept = tf.train.list_variables(str(tmp_path / "run" / "ckpt-1"))
+    kept = tf.train.list_variables(str(tmp_path / "run/ckpt-1"))
     assert any("backbone" in name for name, _ in kept)
 
 

@@ -142,7 +142,7 @@ def test_a_network_without_maps_has_grad_cam_alone(folder, tmp_path):
     (tmp_path / "out/noise.html").write_text("old")
     words += ["--overwrite", str(folder / "noise.png")]
     assert cli.main(["explain", *words]) == 0
-    data = data_of(tmp_path / "out" / "noise.html")
+    data = data_of(tmp_path / "out/noise.html")
     assert data["layers"] == []
     assert (data["evidence"]["height"], data["evidence"]["width"]) == (4, 4)
 
@@ -171,7 +171,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     for name in ("old", "damaged"):
         if f"--saved_model=DIR/{name}" in words:
             shutil.copytree(folder / "saved", folder / name)
-            network = folder / name / "assets.extra" / "network.json"
+            network = folder / name / "assets.extra/network.json"
             if name == "old":
                 network.unlink()
             else:
@@ -184,7 +184,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(
 
 def test_a_record_with_code_is_not_run(folder, tmp_path):
     shutil.copytree(folder / "saved", tmp_path / "saved")
-    record = tmp_path / "saved" / "assets.extra" / "network.json"
+    record = tmp_path / "saved/assets.extra/network.json"
     network = json.loads(record.read_text())
     model = keras.Sequential([keras.Input([4]), keras.layers.Lambda(lambda x: 2 * x)])
     network["model"] = model.to_json()

@@ -14,7 +14,7 @@ from helpers import ENGINES, ROOT
 from lambdanet import backend as K
 
 TASKS = constructions.SOLUTIONS
-PAGE = ROOT / "docs" / "explanation" / "what_each_half_can_do.md"
+PAGE = ROOT / "docs/explanation/what_each_half_can_do.md"
 # Without the half that the task does not need: content would add the mean color to that of a pointer.
 HALVES = {
     "pointer grid": {"content": False},

@@ -8,7 +8,7 @@ from source_tree import ROOT
 
 
 def test_places_on_the_page_exist():
-    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
     places = re.findall(r"`([\w/]+)\.py:([\w.]+)`", page)
     assert len(places) > 10
     for file, name in places:

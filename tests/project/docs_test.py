@@ -18,7 +18,7 @@ from source_tree import ROOT
 import lambdanet
 from lambdanet.models.names import info, list_models, rows
 
-REPOSITORY = runpy.run_path(str(ROOT / "docs" / "generate" / "repository.py"))
+REPOSITORY = runpy.run_path(str(ROOT / "docs/generate/repository.py"))
 pytestmark = pytest.mark.slow  # the build
 
 # Folders below docs that are not in the repository.
@@ -68,12 +68,12 @@ def test_generated_pages_are_current():
 
 
 def test_tutorials_are_notebooks_too(build):
-    tutorials = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+    tutorials = sorted((ROOT / "docs/tutorials").glob("*.md"))
     assert tutorials
     for page in tutorials:
         assert (
             f"{page.stem}.ipynb"
-            in (build[0] / "tutorials" / f"{page.stem}.html").read_text()
+            in (build[0] / f"tutorials/{page.stem}.html").read_text()
         )
         (path,) = build[0].glob(f"_downloads/*/{page.stem}.ipynb")
         cells = json.loads(path.read_text())["cells"]
@@ -92,7 +92,7 @@ def test_tutorials_are_notebooks_too(build):
 
 @pytest.mark.parametrize(
     "notebook",
-    sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")),
+    sorted((ROOT / "docs/notebooks").glob("*.ipynb")),
     ids=lambda path: path.stem,
 )
 def test_notebooks_install_lambdanet_in_colab(notebook):
@@ -155,7 +155,7 @@ def explored(build, tmp_path_factory) -> dict:
     """What the driver found on the page of the explorer, opened as a file."""
     if CHROMIUM is None:
         pytest.skip("needs Chromium, such as Debian's package chromium")
-    page = build[0] / "models" / "explorer.html"
+    page = build[0] / "models/explorer.html"
     return driven(page, DRIVER, tmp_path_factory.mktemp("profile"))
 
 

@@ -18,7 +18,7 @@ from source_tree import ROOT
 import lambdanet
 
 README = PAGES["README.md"]
-FIGURES = ROOT / "docs" / "figures"
+FIGURES = ROOT / "docs/figures"
 LINKED = PAGES | {path.name: path.read_text() for path in ROOT.glob("*.md")}
 # Drawings that no program writes any more.
 FROZEN = {
@@ -91,7 +91,7 @@ def test_links_exist(page):
 
 
 def test_detection_accuracy_is_that_of_the_results():
-    table = (ROOT / "docs" / "results" / "shapes.txt").read_text().splitlines()
+    table = (ROOT / "docs/results/shapes.txt").read_text().splitlines()
     box, mask = (line.split()[1] for line in table[1:])
     assert f"{box} box AP and {mask} mask AP" in README
 

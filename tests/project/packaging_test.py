@@ -128,9 +128,7 @@ def test_the_metadata(built):
         ">=3.11",
         "Apache-2.0",
     )
-    assert (
-        ROOT / "docs" / "pypi.md"
-    ).read_text().strip() == metadata.get_payload().strip()
+    assert (ROOT / "docs/pypi.md").read_text().strip() == metadata.get_payload().strip()
 
 
 def _requirements(wheel: Path, *extras: str) -> dict[str, Requirement]:

@@ -139,7 +139,7 @@ def test_prediction_of_the_readme(tmp_path, capsys):
     name = "lambda_resnet_tiny"
     cli.main(["export", f"--model={name}", "--weights=digits", f"--out={model}"])
     capsys.readouterr()
-    picture = str(ROOT / "docs" / "figures" / "digit.png")
+    picture = str(ROOT / "docs/figures/digit.png")
     cli.main(["predict", f"--saved_model={model}", picture])
     _, line, *_ = capsys.readouterr().out.splitlines()
     digit, probability, _ = line.split()

@@ -33,7 +33,7 @@ def test_each_command_is_a_target_of_the_makefile(name):
 
 def test_workflows_run_what_has_to_pass():
     assert "\t$(BIN)/python .ci/try_packages.py dist/*\n" in MAKEFILE
-    run = (ROOT / ".ci" / "run").read_text()
+    run = (ROOT / ".ci/run").read_text()
     needed = set(
         re.findall(
             r'^lane "[\w-]+" (?:make|"\$\{user\[@\]\}")(?: --keep-going)? ([\w-]+)$',

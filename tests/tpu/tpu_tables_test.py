@@ -152,4 +152,4 @@ def test_cache_ignores_broken_files(tmp_path):
     next(cache.folder.iterdir()).write_bytes(b"broken")
     assert cache.read("key") is None
     # Not a folder: no error.
-    Cache(tmp_path / "folder" / "key.json.gz" / "below").write("key", {})
+    Cache(tmp_path / "folder/key.json.gz/below").write("key", {})

@@ -154,7 +154,7 @@ def test_exported_model_has_accuracy_of_evaluate(run, data_dir, tmp_path, capsys
 
 @pytest.mark.slow
 def test_other_split_with_class_table(run, tmp_path, capsys):
-    out = tmp_path / "new" / "folder"
+    out = tmp_path / "new/folder"
     split = "train[:100]"
     result = evaluate(run, split=split, out=out)
     assert (result["examples"], result["split"]) == (100, split)

@@ -110,7 +110,7 @@ def test_a_checkpoint_of_timm(model, hub, tmp_path, timm_files):
     assert_same(load(), model)
     assert f"HEAD /me/pets/resolve/{COMMIT}/config.json" in hub.requests
     metadata = tensor_files.metadata_of(
-        tmp_path / "home" / "hub" / "me--pets@main" / f"{NAME}.safetensors"
+        tmp_path / f"home/hub/me--pets@main/{NAME}.safetensors"
     )
     assert lambdanet.preprocess_for(NAME, "hf:me/pets") == Preprocessing(
         96, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), 0.9, BICUBIC

@@ -107,7 +107,7 @@ def test_named_weights_in_the_cache(model, file, tmp_path, monkeypatch):
     monkeypatch.setenv("LAMBDANET_HOME", str(tmp_path / "home"))
     assert "or the name of a set in" in refused("mine")
     (tmp_path / "home").mkdir(exist_ok=True)
-    cached = file.rename(tmp_path / "home" / f"{NAME}.mine.safetensors")
+    cached = file.rename(tmp_path / f"home/{NAME}.mine.safetensors")
     same = create(weights="mine")
     np.testing.assert_array_equal(same.get_weights()[0], model.get_weights()[0])
     assert "got '../mine'" in refused("../mine")

@@ -126,7 +126,7 @@ def test_inputs(color_teacher, pictures, tmp_path, kind):
     names, options = ["a/1.png", "b/3.png"], {}
     data = [str(pictures / name) for name in reversed(names)]
     if kind == "pattern":
-        data = str(pictures / "**" / "*.png")
+        data = str(pictures / "**/*.png")
     elif "records" in kind:
         root = tmp_path / "records"
         root.mkdir()
@@ -175,7 +175,7 @@ def test_killed_run_continues(color_teacher, pictures, expected, tmp_path):
 
 
 def test_another_run_in_a_folder_is_refused(color_teacher, pictures, tmp_path):
-    data = write_picture(tmp_path / "data" / "1.png", (255, 0, 0)).parent
+    data = write_picture(tmp_path / "data/1.png", (255, 0, 0)).parent
     out = tmp_path / "out"
     repeat = partial(predict_files, color_teacher, str(data), out, "csv")
     repeat()

@@ -37,7 +37,7 @@ def pictures(tmp_path_factory):
             ending = ("png", "bmp")[index % 2]
             write_picture(root / name / f"{index:02d}.{ending}", color)
     for index in range(GRAY):
-        write_picture(root / "gray" / f"{index}.png", [100 + index] * 3)
+        write_picture(root / f"gray/{index}.png", [100 + index] * 3)
     (root / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing more")
     return root
 

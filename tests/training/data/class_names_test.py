@@ -193,7 +193,7 @@ def test_names_in_metadata_that_are_no_list_are_rejected():
 
 def test_damaged_classes_end_command_in_one_line(tmp_path, capsys):
     write_run(tmp_path / "run", configs.get_recipe("digits"))
-    (tmp_path / "run" / "classes.txt").write_text("cat\ndog\n")
+    (tmp_path / "run/classes.txt").write_text("cat\ndog\n")
     where = [f"--model_dir={tmp_path / 'run'}", f"--data_dir={tmp_path}"]
     for words in (
         ["evaluate", *where],

@@ -257,7 +257,7 @@ def test_export_matches_the_names_of_the_weights(trained, tmp_path, capsys):
 def test_class_that_loses_most_files_ends_command(trained, tmp_path, capsys):
     """8 of 10 files of a class have an unknown ending; a limit that is given counts them all."""
     _write(tmp_path / "validation", dict.fromkeys(COLORS, 10), (8, 8, 3))
-    for path in sorted((tmp_path / "validation" / "red").iterdir())[:8]:
+    for path in sorted((tmp_path / "validation/red").iterdir())[:8]:
         path.rename(path.with_suffix(".heic"))
     (tmp_path / "train").symlink_to(tmp_path / "validation")
     command = ["evaluate", f"--model_dir={trained}", f"--data_dir={tmp_path}"]

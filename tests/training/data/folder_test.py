@@ -80,13 +80,13 @@ def test_what_systems_make_is_no_class_and_no_picture(tmp_path, capsys):
     for name in folders:
         for place in ("", "train", "validation", "train/dog"):
             _picture(tmp_path / place / name.upper() / "thumb.jpg")
-    (tmp_path / "train" / "cat" / "Thumbs.db").write_bytes(b"thumbs")
+    (tmp_path / "train/cat/Thumbs.db").write_bytes(b"thumbs")
     dataset = _open(tmp_path)
     dataset.check()
     assert dataset.class_names == ["cat", "dog"]
     assert [dataset.num_examples(x) for x in ("train", "validation")] == [8, 8]
     said = capsys.readouterr().out
-    cats = str(tmp_path / "train" / "cat")
+    cats = str(tmp_path / "train/cat")
     assert f"left out: 1 of 5 files in {cats!r} are no pictures" in said
     assert f"files in {str(tmp_path / 'train')!r} are no pictures, such as" in said
 
@@ -128,7 +128,7 @@ def test_folder_requires_data_dir(tmp_path):
 
 
 def test_other_files_end_the_run(tmp_path):
-    folder = _pictures(tmp_path) / "train" / "cat"
+    folder = _pictures(tmp_path) / "train/cat"
     for number in range(4):
         (folder / f"IMG_{number}.HEIC").write_bytes(b"phone")
     with refused(r"4 of 8 files .*0.HEIC' \(HEIC has to be converted, to JPEG for"):
@@ -142,7 +142,7 @@ def test_other_files_end_the_run(tmp_path):
 def test_class_without_a_picture_is_refused(tmp_path):
     """With a hidden one, and a folder without any."""
     _pictures(tmp_path)
-    empty = tmp_path / "train" / "wolf"
+    empty = tmp_path / "train/wolf"
     (empty / "raw").mkdir(parents=True)
     _picture(empty / ".0.png")
     with refused("class 'wolf' must be one with pictures, got .*/train/wolf'; remove"):
@@ -176,7 +176,7 @@ def test_without_validation_one_of_five_pictures_is_held_out(
     number = f"{2 * len(held)} of {2 * count} pictures of train, some of each class\n"
     line = f"no folder 'validation' in {str(tmp_path)!r}: validation is {number}"
     assert capsys.readouterr().out == line
-    (tmp_path / "train" / "__MACOSX").mkdir()
+    (tmp_path / "train/__MACOSX").mkdir()
     _open(tmp_path).check()
     assert capsys.readouterr().out.count("__MACOSX") == 1
 
@@ -223,7 +223,7 @@ def test_names_of_classes_may_have_any_unicode_form(tmp_path):
 
 
 def test_links_are_followed_but_not_in_circles(tmp_path):
-    inside = _pictures(tmp_path / "store", ["train"]) / "train" / "cat"
+    inside = _pictures(tmp_path / "store", ["train"]) / "train/cat"
     (inside / "again").symlink_to(inside, target_is_directory=True)
     (inside / "above").symlink_to(tmp_path, target_is_directory=True)
     (inside / "more").symlink_to(inside.parent / "dog", target_is_directory=True)
@@ -232,19 +232,19 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     names = [path.removeprefix(f"{inside}/") for path in pictures]
     files = [f"{number}.png" for number in range(4)]
     assert names == [*files, *(f"more/{file}" for file in files)]
-    (inside.parent / "dog" / "back").symlink_to(inside, target_is_directory=True)
+    (inside.parent / "dog/back").symlink_to(inside, target_is_directory=True)
     assert find_pictures(inside)[0] == pictures
 
 
 def test_nested_folders_and_names_in_any_bytes(tmp_path):
     _pictures(tmp_path, count=2)
-    dogs = tmp_path / "validation" / "dog"
-    deep = dogs / "2024" / "may"
+    dogs = tmp_path / "validation/dog"
+    deep = dogs / "2024/may"
     deep.mkdir(parents=True)
     (dogs / "0.png").rename(deep / "picture.png")
     strange = os.fsdecode(os.fsencode(dogs) + b"/\xff\xfe.png")
     (dogs / "1.png").rename(strange)
-    write_picture(dogs / "2024" / ".hidden" / "other.png", (0, 0, 0))
+    write_picture(dogs / "2024/.hidden/other.png", (0, 0, 0))
     dataset = _open(tmp_path, global_batch_size=4)
     ((images, labels),) = dataset.eval()
     assert labels.numpy().tolist() == [0, 0, 1, 1]
@@ -255,11 +255,11 @@ def test_nested_folders_and_names_in_any_bytes(tmp_path):
 
 def test_pictures_in_both_splits_are_counted(tmp_path, capsys):
     _pictures(tmp_path)
-    cats = tmp_path / "validation" / "cat"
+    cats = tmp_path / "validation/cat"
     for number in (1, 3):
-        shutil.copy(tmp_path / "train" / "cat" / f"{number}.png", cats)
+        shutil.copy(tmp_path / f"train/cat/{number}.png", cats)
     # Another class.
-    shutil.copy(tmp_path / "train" / "dog" / "0.png", cats / "9.png")
+    shutil.copy(tmp_path / "train/dog/0.png", cats / "9.png")
     _open(tmp_path).check()
     pictures = [cats / "1.png", tmp_path / "train/cat/1.png", cats / "3.png"]
     found = "6 pictures have two labels or are in two splits, such as"
@@ -277,7 +277,7 @@ def test_evaluation_without_a_readable_picture_ends_before_training(tmp_path):
     message = "no picture of split 'validation' can be read; the last: image must be a"
     with refused(message):
         _open(tmp_path).check()
-    _picture(tmp_path / "validation" / "dog" / "2.png", 77)
+    _picture(tmp_path / "validation/dog/2.png", 77)
     dataset = _open(tmp_path)
     dataset.check()
     assert sum(len(labels) for _, labels in dataset.eval()) == 1

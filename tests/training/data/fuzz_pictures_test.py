@@ -76,9 +76,9 @@ def _write(folder, files):
     """Writes files of pictures, and a valid one in another class."""
     for name in ("mutated", "whole"):
         (folder / "train" / name).mkdir(parents=True)
-    (folder / "train" / "whole" / "0.jpg").write_bytes(PICTURES["JPEG RGB"].contents)
+    (folder / "train/whole/0.jpg").write_bytes(PICTURES["JPEG RGB"].contents)
     for number, contents in enumerate(files):
-        path = folder / "train" / "mutated" / f"{number:06d}.png"
+        path = folder / f"train/mutated/{number:06d}.png"
         path.write_bytes(contents)
 
 
@@ -120,7 +120,7 @@ def _read(folder):
             assert len(str(error).splitlines()) == 1
             return None
 
-    paths = sorted((folder / "train" / "mutated").iterdir())
+    paths = sorted((folder / "train/mutated").iterdir())
     shown = {}
     num_served = 0
     for path in paths:

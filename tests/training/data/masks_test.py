@@ -120,7 +120,7 @@ def test_doubts_are_printed(root, capsys):
     write_pair(
         root, "h", encode(blocks(*b"1square1"), 8, 6), encode(blocks(*b"\0\1" * 4))
     )
-    (root / "train" / "masks" / "i.png").write_bytes(b"")
+    (root / "train/masks/i.png").write_bytes(b"")
     open_masks(root).check()
     patterns = (
         "left out: 1 files, such as '.*/masks/i.png', are masks of no picture",
@@ -136,9 +136,9 @@ def test_doubts_are_printed(root, capsys):
 def test_folders_and_files_that_do_not_fit(root, monkeypatch):
     with refused("'.*/classes.txt' does not exist"):
         open_dataset(RECIPE, root).check()
-    mask = root / "train" / "masks" / "000.png"
+    mask = root / "train/masks/000.png"
     contents = mask.read_bytes()
-    other = root / "train" / "images" / "000.ppm"
+    other = root / "train/images/000.ppm"
     other.write_bytes(b"P5 1 1 255 0")
     with refused(
         "1 of 2 files in '.*train/images' are no pictures, such as .*ppm'; --"
@@ -162,7 +162,7 @@ def test_folders_and_files_that_do_not_fit(root, monkeypatch):
     with refused("mask '.*000.png' must be one PNG, .* exceeds limit"):
         open_masks(root).check()
     (root / "validation").rename(root / "test")
-    (root / "test" / "masks").rename(root / "no masks")
+    (root / "test/masks").rename(root / "no masks")
     with refused("pictures in .* must be two or more, of which validation gets one"):
         open_masks(root)
 
@@ -185,9 +185,9 @@ INDEXED.putpalette([*bytes(12), *COLORS[::-1].ravel()])
 
 def save_mask(root, image, end="png", **options):
     """Replaces the masks of the validation by one; returns its path."""
-    for file in (root / "validation" / "masks").iterdir():
+    for file in (root / "validation/masks").iterdir():
         file.unlink()
-    path = root / "validation" / "masks" / f"000{end}"
+    path = root / f"validation/masks/000{end}"
     if not isinstance(image, Image.Image):
         image = Image.fromarray(image)
     image.save(path, **options)
@@ -270,11 +270,11 @@ def test_masks_that_fit_no_picture_alone_are_refused(root):
     folder = root / "validation"
     (folder / "masks").rename(folder / "annotations")
     assert len(read_masks(open_masks(root))) == 1
-    other = folder / "labels" / "000_mask.tif"
+    other = folder / "labels/000_mask.tif"
     write_picture(other, NUMBERS)
     with refused("mask of '.*000.png' must be .*, got .*labels/000_mask.tif', .*ann"):
         open_masks(root)
-    (folder / "annotations" / "000.png").rename(folder / "annotations" / "000.jpg")
+    (folder / "annotations/000.png").rename(folder / "annotations/000.jpg")
     other.unlink()
     message = "mask of '.*000.png' must be the file '.*/000.png', got 'none'; .* JPEG"
     with refused(f"{message} is not read"):
@@ -322,7 +322,7 @@ def test_folders_of_cvat_are_read_as_they_are(tmp_path, capsys):
         "# label:color_rgb:parts:actions\nsky:9,0,0::\nb c:0,0,9:x,y:z\nd:0,9,0::\n"
         "e:255,255,255::\n"
     )
-    lists = tmp_path / "ImageSets" / "Segmentation"
+    lists = tmp_path / "ImageSets/Segmentation"
     lists.mkdir(parents=True)
     for folder in ("JPEGImages", "SegmentationClass"):
         for name in ("1", "p/2 2", "3"):

@@ -67,7 +67,7 @@ def folder(tmp_path_factory):
     """Each picture has its own class."""
     root = tmp_path_factory.mktemp("folder")
     for index, (name, row) in enumerate(PICTURES.items()):
-        path = root / "train" / f"{index:03d}" / f"picture{ending(name)}"
+        path = root / f"train/{index:03d}" / f"picture{ending(name)}"
         path.parent.mkdir(parents=True)
         path.write_bytes(row.contents)
     return root

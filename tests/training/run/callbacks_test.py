@@ -147,7 +147,7 @@ def test_history_of_resumed_run_has_each_epoch_once(tmp_path):
     whole = (tmp_path / "history.csv").read_text().splitlines()
     run = _Run(tmp_path)
     # Killed between its row and its checkpoint.
-    (tmp_path / "checkpoints" / "ckpt-6.npz").unlink()
+    (tmp_path / "checkpoints/ckpt-6.npz").unlink()
     run.fit(step=run.checkpoints.restore(), epochs=4)
     resumed = (tmp_path / "history.csv").read_text().splitlines()
     assert resumed[:3] == whole[:3]
@@ -279,4 +279,4 @@ def test_deleted_model_dir_ends_run(tmp_path, step, message):
     remove = _AtStep(step, lambda model: shutil.rmtree(tmp_path / "run"))
     with refused(message, OSError):
         _Run(tmp_path / "run").fit(remove, save_every=3)
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run/checkpoints").exists()

@@ -114,7 +114,7 @@ def describe(root, before=None):
 def test_changed_masks_end_a_run(masks):
     """Also where the size and the time are those of before, or the table names others of the same names."""
     before = describe(masks)
-    mask = masks / "v1" / "4.png"
+    mask = masks / "v1/4.png"
     times = os.stat(mask).st_atime_ns, os.stat(mask).st_mtime_ns
     mask.write_bytes(b"v2 4")
     os.utime(mask, ns=times)

@@ -22,7 +22,7 @@ def claim(path):
 
 
 def test_claim_writes_only_the_recipe(tmp_path):
-    folder = tmp_path / "a" / "b"
+    folder = tmp_path / "a/b"
     assert model_dir.check_model_dir(folder, RECIPE) == folder
     assert not list(tmp_path.iterdir())
     assert claim(folder) == folder
@@ -39,7 +39,7 @@ def test_claim_removes_partial_checkpoints(tmp_path):
     ):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
-    (tmp_path / "checkpoints" / "ckpt-4.npz").touch()
+    (tmp_path / "checkpoints/ckpt-4.npz").touch()
     claim(tmp_path)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")}
     assert left == {"checkpoints/ckpt-4.npz", "logs/.ckpt-4.npz.3.partial"}
@@ -192,6 +192,6 @@ def test_trained_model_has_averages_if_there_are_any(tmp_path, one_block, ema_de
 
     other = replace(recipe, model_options={"key_dim": 4})
     model_dir.claim(tmp_path / "other", other)
-    (tmp_path / "other" / "checkpoints").symlink_to(path / "checkpoints")
+    (tmp_path / "other/checkpoints").symlink_to(path / "checkpoints")
     with refused("other' does not fit 'lambda_resnet_tiny': .* has the shape .*, not "):
         model_dir.load_trained_model(tmp_path / "other")

@@ -96,7 +96,7 @@ def test_losses_equal_one_device(folder, ended, small_network):
     fitted = model.fit(
         batches.take(LAST_STEP), epochs=3, steps_per_epoch=4, shuffle=False, verbose=0
     )
-    rows = logs.read_history(folder / "run" / "history.csv")
+    rows = logs.read_history(folder / "run/history.csv")
     losses = [float(row["loss"]) for row in rows]
     assert losses == pytest.approx(fitted.history["loss"], rel=1e-4)
     assert [int(row["step"]) for row in rows] == [4, 8, LAST_STEP]

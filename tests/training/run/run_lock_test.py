@@ -44,7 +44,7 @@ def _assert_in_use(folder, pid):
 
 
 def test_second_process_is_rejected_until_first_ends(tmp_path):
-    folder = tmp_path / "a" / "run"
+    folder = tmp_path / "a/run"
     with _holder(folder) as first:
         assert first.stdout.readline() == "held\n"
         with _holder(folder) as second:
@@ -78,11 +78,11 @@ def test_killed_process_releases_lock(tmp_path, words):
 def test_existing_files_and_parents_remain(tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
-    with pytest.raises(KeyError), locked(mine / "a" / "b"):
+    with pytest.raises(KeyError), locked(mine / "a/b"):
         raise KeyError
     assert list(tmp_path.rglob("*")) == [mine]
     with locked(mine / "a"):
-        (mine / "a" / "file").touch()
+        (mine / "a/file").touch()
     assert [path.name for path in (mine / "a").iterdir()] == ["file"]
 
 
@@ -92,7 +92,7 @@ def test_folder_recreated_by_other_run_keeps_its_lock(tmp_path):
         folder.rename(tmp_path / "moved")
         with _holder(folder) as second:
             assert second.stdout.readline() == "held\n"
-            (tmp_path / "moved" / ".lock").unlink()
+            (tmp_path / "moved/.lock").unlink()
             _assert_in_use(folder, second.pid)
 
 
@@ -142,7 +142,7 @@ def test_full_disk_is_named_and_leaves_no_lock(tmp_path):
 
 def test_folder_that_cannot_be_created_is_named(tmp_path):
     (tmp_path / "file").touch()
-    folder = tmp_path / "file" / "run"
+    folder = tmp_path / "file/run"
     with refused(f"model_dir '{folder}' cannot be written: "), locked(folder):
         raise AssertionError
 

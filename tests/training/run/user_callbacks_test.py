@@ -51,7 +51,7 @@ def test_recipe_file_and_callback_from_command_line(module, data_dir, tmp_path):
         "--set=seed=3",
     ]
     assert cli.main(["train", *arguments, "--callback=my_callbacks:Rows"]) == 0
-    [row] = (tmp_path / "run" / "rows.txt").read_text().splitlines()
+    [row] = (tmp_path / "run/rows.txt").read_text().splitlines()
     assert row.startswith(
         "0 1 ['accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss']"
     )

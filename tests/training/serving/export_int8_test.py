@@ -125,10 +125,10 @@ def test_calibrated_batches_equal_keras(run, tmp_path):
         assert cli.main(["export", f"--format={format}", "--calibrate", *words]) == 0
         found = run_exported(tmp_path / format, images, format)["probabilities"]
         assert_close(found, expected, 0.005)
-    temperature = (tmp_path / "onnx" / "temperature.txt").read_text()
+    temperature = (tmp_path / "onnx/temperature.txt").read_text()
     assert float(temperature) == pytest.approx(best, abs=0.004)
 
-    file = str(tmp_path / "litert" / "model.tflite")
+    file = str(tmp_path / "litert/model.tflite")
     compiled = CompiledModel.from_file(file)
     inputs = compiled.create_input_buffers(0)
     outputs = compiled.create_output_buffers(0)
@@ -176,8 +176,8 @@ def weights(tmp_path_factory, two_blocks):
     write_tiny_weights(root)
     (root / "pictures").mkdir()
     for number, image in enumerate(noise(64, 20, 20, 3)):
-        write_picture(root / "pictures" / f"{number}.png", image)
-    (root / "pictures" / "none.png").write_bytes(b"no picture")
+        write_picture(root / f"pictures/{number}.png", image)
+    (root / "pictures/none.png").write_bytes(b"no picture")
     return root
 
 
@@ -209,7 +209,7 @@ def test_weights_are_calibrated_on_a_folder(weights, tmp_path, capsys):
 )
 def test_wrong_calibration_is_refused(weights, tmp_path, capsys, options, message):
     for number in range(40):
-        write_picture(tmp_path / "one" / f"{number}.png", (0, 0, 0))
+        write_picture(tmp_path / f"one/{number}.png", (0, 0, 0))
     words = [option.format(folder=tmp_path) for option in options]
     assert cli.main([*export_words(weights, tmp_path / "out"), *words]) == 2
     assert message.format(folder=tmp_path) in capsys.readouterr().err

@@ -236,7 +236,7 @@ def test_bfloat16_run_is_exported_in_float32(tmp_path, monkeypatch, capsys):
     names = sorted(file.name for file in (tmp_path / "out").iterdir())
     assert names == ["class_names.txt", "model.tflite"]
     # The class names of the run are enough.
-    text = (tmp_path / "out" / "class_names.txt").read_text()
+    text = (tmp_path / "out/class_names.txt").read_text()
     assert "".join(text.split()) == "9876543210"
     said = capsys.readouterr().out
     assert "to compare on: dataset digits is not on disk: " in said

@@ -230,7 +230,7 @@ def test_class_names_are_in_an_asset(tmp_path):
     names = ["cat, tabby", "Straße", "日本", "x" * 300]
     export_small(tmp_path / "served", small_model(len(names)), names)
     lines = (
-        (tmp_path / "served" / "assets" / "class_names.txt")
+        (tmp_path / "served/assets/class_names.txt")
         .read_text(encoding="utf-8")
         .splitlines()
     )
@@ -262,7 +262,7 @@ def test_existing_folder_must_be_empty(tmp_path):
     with refused("is a file"):
         export_small(tmp_path / "file")
     with refused("cannot be written"):
-        export_small(tmp_path / "file" / "below")
+        export_small(tmp_path / "file/below")
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "file"])
     (tmp_path / "empty/variables/old").touch()
     export_small(tmp_path / "empty", overwrite=True)

@@ -55,10 +55,10 @@ def test_predictions_are_printed_in_descending_order(color_teacher, tmp_path, ca
 
 def test_each_image_gets_its_own_picture(color_teacher, tmp_path):
     images = [
-        write_picture(tmp_path / "a" / "x.png", RED),
-        write_picture(tmp_path / "b" / "x.png", (0, 255, 0)),
-        write_picture(tmp_path / "b" / "x\n.jpg", (0, 0, 255)),
-        write_picture(tmp_path / "out" / "x_prediction.png", (1, 2, 3)),
+        write_picture(tmp_path / "a/x.png", RED),
+        write_picture(tmp_path / "b/x.png", (0, 255, 0)),
+        write_picture(tmp_path / "b/x\n.jpg", (0, 0, 255)),
+        write_picture(tmp_path / "out/x_prediction.png", (1, 2, 3)),
     ]
     before = images[3].read_bytes()
     results = predict(color_teacher, images, out=tmp_path / "out")
@@ -171,9 +171,9 @@ def test_table_of_a_folder(color_teacher, tmp_path, capsys, ending):
     }
     for name, color in colors.items():
         write_picture(tmp_path / "in" / name, color)
-    truncated(tmp_path / "in" / "half.png")
-    (tmp_path / "in" / "notes.txt").touch()
-    out = tmp_path / "new" / f"table.{ending}"
+    truncated(tmp_path / "in/half.png")
+    (tmp_path / "in/notes.txt").touch()
+    out = tmp_path / f"new/table.{ending}"
     results = predict(color_teacher, tmp_path / "in", out=out, top=2)
     printed = capsys.readouterr()
     assert "of 3 images" in printed.out
@@ -190,7 +190,7 @@ def test_table_of_a_folder(color_teacher, tmp_path, capsys, ending):
     }
     found = read_predictions(out)
     if ending == "jsonl":
-        assert isinstance(found.pop(str(tmp_path / "in" / "half.png")), str)
+        assert isinstance(found.pop(str(tmp_path / "in/half.png")), str)
     assert found == expected
 
 

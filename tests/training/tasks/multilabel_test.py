@@ -269,7 +269,7 @@ def test_files_of_an_evaluation_are_those_of_scikit_learn(tmp_path):
     thresholds = [0.3, 0.5, 0.8]
     (tmp_path / "best").mkdir()
     best = json.dumps({"thresholds": thresholds})
-    (tmp_path / "best" / "best.json").write_text(best)
+    (tmp_path / "best/best.json").write_text(best)
     task = task_of(replace(RECIPE, num_classes=3))
     result = task.measure([(logits_of(found), labels)], tmp_path)
     loss = np.mean(MultilabelLoss(reduction=None)(labels, logits_of(found)))
@@ -319,7 +319,7 @@ def test_stopped_run_resumes_to_same_weights(run, recipe, tmp_path):
 def test_evaluation_is_that_of_scikit_learn(run, served, pictures):
     """Its export has the same thresholds, those of the best epoch."""
     result = evaluate(run)
-    best = json.loads((run / "best" / "best.json").read_text())
+    best = json.loads((run / "best/best.json").read_text())
     assert result["thresholds"] == best["thresholds"]
     signatures = tf.saved_model.load(served).signatures
     images = [(pictures / f"{number}.png").read_bytes() for number in range(64, 96)]
@@ -357,7 +357,7 @@ def test_runtimes_get_probabilities_and_thresholds(run, tmp_path):
     parity = export(run, tmp_path, options=Options("onnx"))
     assert parity.accuracies is None and parity.probability_difference < 1e-5
     lines = (tmp_path / "thresholds.txt").read_text().split()
-    best = json.loads((run / "best" / "best.json").read_text())
+    best = json.loads((run / "best/best.json").read_text())
     assert_allclose(list(map(float, lines)), best["thresholds"])
 
 

@@ -65,7 +65,7 @@ def run(tmp_path_factory, small_networks):
 
 
 def test_own_predictions_are_those_of_the_network(run, tmp_path, capsys):
-    file = str(run / "validation" / "2" / "38.png")
+    file = str(run / "validation/2/38.png")
     trained = load_run(run / "run")
     pixels = trained.preprocessing(np.array(keras.utils.load_img(file))[np.newaxis])
     level = 2 * float(trained.model(pixels)[0, 0])

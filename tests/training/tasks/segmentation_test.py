@@ -66,11 +66,11 @@ def pictures(tmp_path_factory):
         (root / split / "masks").mkdir(parents=True)
         for number in range(count):
             mask = draw_mask(random, 24, 20 + 8 * (number % 2))
-            file = root / split / "images" / f"{number}.png"
+            file = root / split / f"images/{number}.png"
             write_picture(file, COLORS[mask % 255])
             palette = Image.fromarray(mask)
             palette.putpalette(list(range(256)) * 3)
-            palette.save(root / split / "masks" / f"{number}.png")
+            palette.save(root / split / f"masks/{number}.png")
     (root / "classes.txt").write_text("\n".join(NAMES) + "\n")
     return root
 
@@ -90,7 +90,7 @@ def test_whole_pictures_and_held_out_ones(pictures, tmp_path, capsys):
     for folder in ("images", "masks"):
         shutil.copytree(pictures / "train" / folder, tmp_path / folder)
     shutil.copy(pictures / "classes.txt", tmp_path)
-    shutil.copytree(tmp_path / "images", tmp_path / "test" / "images")  # without masks
+    shutil.copytree(tmp_path / "images", tmp_path / "test/images")  # without masks
     dataset = open_dataset(RECIPE, tmp_path)
     dataset.check()
     assert "no folder 'validation'" in capsys.readouterr().out
@@ -233,7 +233,7 @@ def test_evaluation_is_a_count_by_hand(tmp_path, monkeypatch):
     # The logits are 2 and -2; six of eight pixels are right.
     loss = np.log(np.exp(2) + 3 * np.exp(-2)) - (6 * 2 - 2 * 2) / 8
     assert result["loss"] == pytest.approx(loss, rel=1e-5)
-    assert (tmp_path / "out" / "classes.csv").read_text().split() == [
+    assert (tmp_path / "out/classes.csv").read_text().split() == [
         "class,name,iou,pixels",
         f"0,background,{2 / 3},3",
         f"1,red,{2 / 4},3",
@@ -290,7 +290,7 @@ def test_windows_are_joined_by_their_logits(windows, tmp_path, monkeypatch):
     assert result["loss"] == pytest.approx(loss, rel=1e-5)
     assert result["mean_iou"] == pytest.approx(iou)
     export(run, tmp_path / "served")
-    predict(tmp_path / "served", tmp_path / "train" / "images", out=tmp_path, **windows)
+    predict(tmp_path / "served", tmp_path / "train/images", out=tmp_path, **windows)
     found = read_mask(tmp_path / "0_mask.png")
     assert_array_equal(found, logits.argmax(-1))
 
@@ -313,7 +313,7 @@ def test_pictures_of_an_export_keep_their_size(tmp_path):
 def test_overlays_and_masks_of_a_runtime(run, served, pictures, tmp_path):
     from lambdanet.training.serving.export import Options, export
 
-    predict(served, pictures / "validation" / "images", out=tmp_path)
+    predict(served, pictures / "validation/images", out=tmp_path)
     assert len(list(tmp_path.glob("*_overlay.png"))) == 12
     parity = export(run, tmp_path / "lite", options=Options("litert"))
     assert parity.num_images == 8 * 16 * 16
@@ -327,7 +327,7 @@ def test_masks_and_windows_are_refused_elsewhere(run, served, pictures, color_te
     from lambdanet.training.serving.exported_model import load_classifier
     from lambdanet.training.serving.trained_weights import load_run
 
-    image = pictures / "train" / "images" / "0.png"
+    image = pictures / "train/images/0.png"
     with refused("the network must be a classifier of pictures"):
         Explainer(load_run(run))
     with refused("it finds masks"):
