@@ -166,7 +166,7 @@ def _is_set(option: Any) -> bool:
 
 def _output(call: compat.Call) -> Any:
     """Returns the output of a call, or the first of several."""
-    return K.flatten(call.outputs)[0]
+    return K.flatten(call.results)[0]
 
 
 class _InferenceForm:

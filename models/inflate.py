@@ -130,7 +130,7 @@ class _Volumes:
         given = K.flatten([call.args, call.kwargs])
         old = [x for x in given if id(x) in self.tensors]
         from_maps = any(len(x.shape) == 4 for x in old)
-        to_maps = all(len(x.shape) == 4 for x in K.flatten(call.outputs)[:1])
+        to_maps = all(len(x.shape) == 4 for x in K.flatten(call.results)[:1])
         if id(layer) not in self._copies:
             self._copies[id(layer)] = self._form_of(layer, from_maps, to_maps)
         copy = self._copies[id(layer)]

@@ -227,7 +227,7 @@ class _Stream:
             if after:
                 reason = "it adds positions at the end: pad by (n, 0)"
                 raise _cannot_stream(layer, reason)
-            self.surplus[id(call.outputs[0])] = before
+            self.surplus[id(call.results[0])] = before
             return self._with_past(layer, x, before)
         if isinstance(layer, keras.layers.GlobalAveragePooling1D):
             return self._mean(layer, x)

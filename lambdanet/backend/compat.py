@@ -138,7 +138,7 @@ class Call(NamedTuple):
     layer: Any
     args: Any
     kwargs: Any
-    outputs: Any
+    results: Any
 
 
 def layer_calls(model: keras.Model) -> Iterator[Call]:
@@ -165,7 +165,7 @@ def rebuild(
             lambda x: tensors.get(id(x), x), (call.args, call.kwargs)
         )
         outputs = keras.tree.flatten(replace(call, args, kwargs))
-        old = map(id, keras.tree.flatten(call.outputs))
+        old = map(id, keras.tree.flatten(call.results))
         tensors.update(zip(old, outputs, strict=True))
 
 

@@ -102,7 +102,7 @@ class Explainer:
 
     def __init__(self, trained: TrainedModel, layers: Sequence[str] = ()):
         model = trained.model
-        self.outputs = trained.outputs
+        self.outputs = trained.task_outputs
         if self.outputs.any_size or not self.outputs.num_logits:
             accepted = "a classifier of pictures"
             given = f"{model.name}, which makes {self.outputs.kind}"

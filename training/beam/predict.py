@@ -118,7 +118,7 @@ def predict_files(
     )
     # This reference keeps the model loaded for the workers of this process.
     classifier = predict.load()
-    if format == RECORDS and not classifier.outputs.has_one_class:
+    if format == RECORDS and not classifier.task_outputs.has_one_class:
         accepted = "a classifier with one class for a picture, to label pictures"
         raise invalid("saved_model", accepted, saved_model)
     files, parts = open_inputs(items, split, data_dir, shard_size, seed, bad_records)
@@ -224,7 +224,7 @@ class Classifier:
         exported = load_classifier(saved_model)
         self._serve = exported.signatures["serving_bytes"]
         self.class_names = exported.class_names  # by label
-        self.outputs = exported.outputs
+        self.task_outputs = exported.task_outputs
 
     def classify(self, pictures: Sequence[tuple[str, bytes]]) -> list[Prediction]:
         """Returns the predictions for a batch of pictures, given their names and contents."""
@@ -243,7 +243,7 @@ class Classifier:
 
     def _predict(self, pictures: list[bytes]) -> np.ndarray:
         found = self._serve(image_bytes=tf.constant(pictures))
-        return found[self.outputs.output].numpy()
+        return found[self.task_outputs.output].numpy()
 
 
 @dataclasses.dataclass(eq=False)
@@ -287,7 +287,7 @@ class Predict(beam.DoFn):
         if self.format == RECORDS:
             records.write_records(path, self._encode(predictions))
             return
-        outputs = self._classifier.outputs
+        outputs = self._classifier.task_outputs
         results: list[dict[str, Any]] = []
         for name, row in predictions:
             if row is None:

@@ -2,7 +2,7 @@
 """The base of tasks, which are what a network is trained for: `task` of a recipe names one.
 
 A task says how a label is read, which loss and metrics a run has, what its evaluation measures, and what its
-exports return, predict and draw, by a class of `task_outputs`. The loop, the checkpoints, the sources and
+exports return, predict and draw, by a `TaskOutputs`. The loop, the checkpoints, the sources and
 `serving` know no task by name. A new one is a subclass of `Task` and its line in `TASKS` of
 configs/recipe_values.py: docs/how-to/own_task.md.
 

@@ -268,7 +268,7 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
         names_file = os.path.join(folder, CLASS_NAMES)
         classes.write_names(names_file, trained.class_names)
         model = serving_form(trained.model)
-        outputs = trained.outputs
+        outputs = trained.task_outputs
         module = PictureModule(
             model, trained.preprocessing, outputs, names_file, trained.record
         )

@@ -117,7 +117,7 @@ def write(
         calibration, pictures = comparison.separate(calibration, pictures)
     size: int | None = pre.input_size
     pictures = pictures or comparison.random_pictures(pre.input_size)
-    outputs = trained.outputs
+    outputs = trained.task_outputs
     pictures = pictures._replace(images=pictures.images[: outputs.max_compared])
     compared = [pictures]
     try:
@@ -220,7 +220,7 @@ def _classifier(
     The images are uint8 or, for the converter to 8 bits, float32; without an `input_size`, of any size.
     """
     normalize = trained.preprocessing.normalize
-    convert = trained.outputs.convert
+    convert = trained.task_outputs.convert
     dtype = tf.float32 if in_8_bits else tf.uint8
     spec = tf.TensorSpec([batch_size, input_size, input_size, 3], dtype, "images")
 

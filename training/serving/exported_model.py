@@ -19,7 +19,7 @@ class ExportedModel(NamedTuple):
     record: Any = None  # the task of a network
 
     @property
-    def outputs(self) -> Any:
+    def task_outputs(self) -> Any:
         """What its task makes of outputs, a `TaskOutputs`; `InputError` where the task is not found."""
         return read_outputs(self.class_names, self.record)
 
@@ -77,7 +77,7 @@ def load_classifier(saved_model: str | Path) -> ExportedModel:
       InputError: as `load_exported_model`, or its predictions are maps.
     """
     found = load_export(saved_model)
-    if found.outputs.any_size:
-        hint = f"it finds {found.outputs.kind}, which `lambdanet predict` writes"
+    if found.task_outputs.any_size:
+        hint = f"it finds {found.task_outputs.kind}, which `lambdanet predict` writes"
         raise invalid("saved_model", "a classifier", str(saved_model), hint)
     return found

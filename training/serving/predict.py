@@ -72,7 +72,7 @@ def predict(
         accepted = f"a folder, or a file that ends in {' or '.join(TABLES)}"
         raise invalid("out", accepted, str(out))
     exported = load_export(saved_model)
-    outputs = exported.outputs
+    outputs = exported.task_outputs
     if table and outputs.any_size:
         raise invalid("out", f"a folder, for {outputs.kind}", str(out))
     if out is not None and not table and not outputs.suffixes:

@@ -32,7 +32,7 @@ class TrainedModel(NamedTuple):
     temperature: float = 1.0  # by which its logits were divided
 
     @property
-    def outputs(self) -> Any:
+    def task_outputs(self) -> Any:
         """The outputs of its export, a `TaskOutputs`."""
         return read_outputs(self.class_names, self.record)
 
