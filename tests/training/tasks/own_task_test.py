@@ -95,7 +95,7 @@ def test_signatures_need_no_module_of_the_task(run, monkeypatch):
     outputs = missing.signatures["serving_default"](images=noise(1, 16, 16, 3))
     assert outputs["level"].shape == (1, 1)
     with refused("task must be one of lambdanet, or module:Class"):
-        _ = missing.outputs
+        _ = missing.task_outputs
 
 
 def test_own_labels_are_neither_balanced_nor_explained(run):

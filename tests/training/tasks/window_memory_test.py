@@ -103,7 +103,7 @@ def test_wrong_windows_are_refused_once(window, overlap, message, tmp_path):
 
 
 def test_wrong_windows_are_refused_before_pictures(monkeypatch, tmp_path):
-    found = types.SimpleNamespace(outputs=MaskOutputs(["a", "b"]))
+    found = types.SimpleNamespace(task_outputs=MaskOutputs(["a", "b"]))
     loader = "lambdanet.training.serving.predict.load_export"
     monkeypatch.setattr(loader, lambda *_, **__: found)
     with refused(TOO_SMALL):
