@@ -204,6 +204,6 @@ def test_family_has_four_axes(name, format):
     size = 256 if name.endswith("_256") else 64
     served = serving_form(small_model(name, input_size=size))
     preprocessing = Preprocessing(size, (0.5,) * 3, (0.5,) * 3)
-    trained = TrainedModel(served, preprocessing, [])
+    trained = TrainedModel(served, preprocessing, ["a", "b"])
     classify = export_runtimes._classifier(trained, size)
     CHECKS[format](_converted(classify, format))
