@@ -224,8 +224,9 @@ class LambdaLayer(Layer):
             self, inputs, context, attention_mask, padding_mask, mask, training
         )
         past: list[Any] = [None] * self.num_lambdas
-        past = initial_state or past
-        if return_state and not initial_state:
+        if initial_state:
+            past = initial_state
+        elif return_state:
             past = lambda_state.zero_state(self, sizes(inputs))
         depth = self.num_heads // self.num_lambdas * self.value_dim
         outputs = []

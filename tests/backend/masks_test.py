@@ -311,7 +311,7 @@ def test_embeddings_mask_calls(call, way, tmp_path):
     ],
 )
 def test_masks_of_pairs_given_as_keras_masks_are_refused(x, mask):
-    """Even if there are as many examples as queries, so that the shape is that of a padding mask."""
+    """Also where n = b, so that a mask [n, m] has the shape of a padding mask."""
     layer = LambdaLayer(8, 2, scope=5)
     with refused("^mask must be .*; attention_mask is what each query sees"):
         layer(x, mask=mask)
