@@ -105,7 +105,7 @@ class MaskSource(RowSource):
         label_map = os.path.join(root, LABEL_MAP)
         if os.path.exists(label_map) and not os.path.exists(file):
             file = label_map
-        self.class_names, self._colors = read_colored_names(file)
+        self.class_names, self.colors = read_colored_names(file)
         self._numbers_in = functools.cache(self._find_numbers)
         if len(self.class_names) > IGNORED:
             raise invalid(
@@ -119,7 +119,7 @@ class MaskSource(RowSource):
     @functools.cached_property
     def white_class(self) -> bool:
         """Whether 255 is the second of two classes: all masks of all splits have 0 and 255 alone."""
-        if self._colors or len(self.class_names) != 2:
+        if self.colors or len(self.class_names) != 2:
             return False
         masks = sorted({self.label_of(row) for row in self._listed})
         if self._first_numbers(masks) != {0, IGNORED}:
@@ -183,7 +183,7 @@ class MaskSource(RowSource):
             numbers.update(np.unique(self._read_mask(mask, size)).tolist())
             with Image.open(mask) as image:
                 has_own = ORIENTATION in image.getexif()
-                palette = [] if self._colors else image.getpalette() or []
+                palette = [] if self.colors else image.getpalette() or []
             for number in self._numbers_in(mask) if palette else ():
                 colors.add((number, *palette[3 * number : 3 * number + 3]))
             # Pillow cannot open all pictures that TensorFlow can.
@@ -261,9 +261,9 @@ class MaskSource(RowSource):
         except Exception as error:
             raise invalid(where, ACCEPTED, one_line(error)) from None
         kind = KINDS.fullmatch(found)
-        if not kind or (self._colors and found.startswith("I")):
+        if not kind or (self.colors and found.startswith("I")):
             raise invalid(where, ACCEPTED, f"{image.format} {found}")
-        if self._colors or upright.mode in ("LA", "RGB", "RGBA"):
+        if self.colors or upright.mode in ("LA", "RGB", "RGBA"):
             mask = self._match_colors(np.array(upright.convert("RGBA")), where)
         else:
             mask = np.asarray(upright) // SCALES.get(kind[1], 1)
@@ -284,7 +284,7 @@ class MaskSource(RowSource):
         Raises:
           InputError: a color is not listed, or not opaque.
         """
-        colors = self._colors or GRAYS
+        colors = self.colors or GRAYS
         codes = pixels.view("<u4")[..., 0]
         numbers = np.full(codes.shape, -1, np.int16)
         while numbers.min() < 0:  # once for each color
@@ -295,7 +295,7 @@ class MaskSource(RowSource):
                     f"opaque, and listed in {CLASSES}, or gray where that has no colors"
                 )
                 hint = ""
-                if self._colors:
+                if self.colors:
                     distances = np.square(np.subtract(colors, color)).sum(axis=-1)
                     nearest = int(distances.argmin())
                     name = self.class_names[nearest]

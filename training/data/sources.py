@@ -50,6 +50,8 @@ class Source(Protocol):
     # the data_dir on.
     made_from_training: Sequence[str] = ()
     white_class: Any = False  # whether 255 is the second of two classes in masks
+    # Of each class in masks; empty: they have numbers.
+    colors: Sequence[Sequence[int]] = ()
 
     def num_examples(self, split: str, shard: Shard = SINGLE_MACHINE) -> int:
         """Returns the number of images in a split; raises `InputError` where there is no such split."""

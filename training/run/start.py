@@ -117,6 +117,7 @@ class DataRecord(NamedTuple):
     # Whether TensorFlow computes by oneDNN; None: not recorded, or not TensorFlow.
     onednn: bool | None = None
     white_class: bool | None = False  # as `Source.white_class`; None: not decided
+    colors: Any = None  # as `Source.colors`; None: not recorded
 
     def place(self, step: int) -> Place:
         """Returns the place of a step, as if the run had read these data from the beginning.
@@ -156,6 +157,7 @@ def describe(dataset: Dataset, before: DataRecord) -> DataRecord:
         masks=[],
         onednn=onednn.is_used() if ENGINE == "tensorflow" else None,
         white_class=source.white_class,
+        colors=list(source.colors),
     )
     known = {row[0]: row for row in before.masks}
     for split in (dataset.recipe.train_split, dataset.eval_split):
@@ -204,6 +206,8 @@ def resume(
         changes = [
             f"{new[0]!r} has other content" for old, new in pairs if old[2] != new[2]
         ][:1]
+    if before.colors not in (None, now.colors):
+        changes.append("the classes have other colors")
     if not changes:
         if len(before.masks) < len(now.masks):
             print(
@@ -218,7 +222,7 @@ def resume(
                 "its weights differ by rounding from those of one run; TF_ENABLE_ONEDNN_OPTS chooses",
                 flush=True,
             )
-        return before._replace(masks=now.masks, onednn=now.onednn)
+        return before._replace(masks=now.masks, onednn=now.onednn, colors=now.colors)
     if not accept_new:
         start = shlex.quote(f"--set=start_from={path}")
         raise InputError(

@@ -128,6 +128,17 @@ def test_changed_masks_end_a_run(masks):
         describe(masks, before)
 
 
+def test_changed_colors_end_a_run(masks):
+    (masks / "classes.txt").write_text("a 0 0 9\nb 9 0 0\n")
+    before = describe(masks)
+    assert describe(masks, before) == before
+    for swapped in ("a 9 0 0\nb 0 0 9\n", "a\nb\n"):
+        (masks / "classes.txt").write_text(swapped)
+        with refused("other masks: the classes have other colors; --accept_new_"):
+            describe(masks, before)
+    assert describe(masks, before._replace(colors=None)).colors == []
+
+
 def test_masks_are_read_once_where_they_stay(masks, monkeypatch, capsys):
     """And those of a run of an earlier version, which did not record them, with a line."""
     before = describe(masks)
