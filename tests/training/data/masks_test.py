@@ -328,13 +328,17 @@ def test_folders_of_cvat_are_read_as_they_are(tmp_path, capsys):
         for name in ("1", "p/2 2", "3"):
             colored = COLORED if name == "1" else COLORED[::-1]
             write_picture(tmp_path / folder / f"{name}.png", colored)
-    (lists / "train.txt").write_text('"p/2 2"\n3\n')
+    (lists / "default.txt").write_text('"p/2 2"\n3\n')
     open_again = partial(open_dataset, RECIPE, tmp_path)
     dataset = open_again()
     assert dataset.class_names == ["sky", "b c", "d", "e"]
     assert [dataset.num_examples(split) for split in ("train", "validation")] == [1, 1]
+    (lists / "default.txt").rename(lists / "train.txt")
     (lists / "validation.txt").write_text("1\n")
     assert_equal_arrays(read_masks(open_again()), [NUMBERS % 252])
+    (tmp_path / "classes.txt").write_text("sky 9 0 0\nother 0 9 0\n")
+    assert open_again().class_names == ["sky", "other"]
+    (tmp_path / "classes.txt").unlink()
     (lists / "validation.txt").write_text("1\n3\n")
     with refused("must have a file for training or evaluation alone"):
         open_again()
