@@ -328,6 +328,7 @@ def test_folders_of_cvat_are_read_as_they_are(tmp_path, capsys):
         for name in ("1", "p/2 2", "3"):
             colored = COLORED if name == "1" else COLORED[::-1]
             write_picture(tmp_path / folder / f"{name}.png", colored)
+    write_picture(tmp_path / "JPEGImages/1.png", RGB)
     (lists / "default.txt").write_text('"p/2 2"\n3\n')
     open_again = partial(open_dataset, RECIPE, tmp_path)
     dataset = open_again()
@@ -336,6 +337,9 @@ def test_folders_of_cvat_are_read_as_they_are(tmp_path, capsys):
     (lists / "default.txt").rename(lists / "train.txt")
     (lists / "validation.txt").write_text("1\n")
     assert_equal_arrays(read_masks(open_again()), [NUMBERS % 252])
+    (tmp_path / "classes.txt").write_text("sky 9 0 0\nsky 0 9 0\n")
+    with refused("classes.txt' must be different names"):
+        open_again()
     (tmp_path / "classes.txt").write_text("sky 9 0 0\nother 0 9 0\n")
     assert open_again().class_names == ["sky", "other"]
     (tmp_path / "classes.txt").unlink()
@@ -345,6 +349,10 @@ def test_folders_of_cvat_are_read_as_they_are(tmp_path, capsys):
     (lists / "validation.txt").write_text("4\n")
     with refused("'4' in '.*validation.txt' must be in '.*JPEGImages', got 'none'"):
         open_again()
+    write_picture(tmp_path / "JPEGImages/3.jpg", RGB)
+    with refused("pictures in '.*JPEGImages' must be different names"):
+        open_again()
+    (tmp_path / "JPEGImages/3.jpg").unlink()
     (tmp_path / "labelmap.txt").write_text("a:::\nb:::\n")
     (lists / "validation.txt").unlink()
     with refused("line 1 of '.*labelmap.txt' must be a class with a color"):

@@ -137,6 +137,9 @@ def test_changed_colors_end_a_run(masks):
         with refused("other masks: the classes have other colors; --accept_new_"):
             describe(masks, before)
     assert describe(masks, before._replace(colors=None)).colors == []
+    (masks / "classes.txt").write_text("a 0 0 9\nb 9 0 0\n")
+    with refused("have other colors"):
+        describe(masks, before._replace(colors=[]))
 
 
 def test_masks_are_read_once_where_they_stay(masks, monkeypatch, capsys):
