@@ -116,6 +116,14 @@ class Recipe:
         "bilinear"
     )
     augmentation: Annotated[str, v.AUGMENTATIONS, "crop and flips in training"] = "none"
+    windows_per_image: Annotated[
+        int, v.COUNT, "windows of each image with a mask per epoch"
+    ] = 1
+    foreground_share: Annotated[
+        float,
+        v.FRACTION,
+        "fraction of the windows around a pixel of a class but the first",
+    ] = 0.0
     repeated_augmentation: Annotated[
         int, v.COUNT, "copies of an image, each augmented differently"
     ] = 1

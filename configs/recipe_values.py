@@ -342,4 +342,14 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         lambda r: r.task == "multilabel" or not r.positive_weights,
         "empty without the task multilabel",
     ),
+    (
+        "windows_per_image",
+        lambda r: r.task == "segmentation" or r.windows_per_image == 1,
+        "1 without the task segmentation",
+    ),
+    (
+        "foreground_share",
+        lambda r: r.task == "segmentation" or not r.foreground_share,
+        "0 without the task segmentation",
+    ),
 )

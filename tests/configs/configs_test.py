@@ -151,6 +151,14 @@ def test_override_takes_the_last_assignment():
             "pseudo_share must be less than a batch of 64 images, got 0.999",
         ),
         (
+            "windows_per_image=2",
+            "windows_per_image must be 1 without the task segmentation, got 2",
+        ),
+        (
+            "foreground_share=0.5",
+            "foreground_share must be 0 without the task segmentation, got 0.5",
+        ),
+        (
             "model_options={'a': 1e999}",
             f"model_options['a'] must be {PLAIN_VALUES}, got inf",
         ),

@@ -189,10 +189,13 @@ class Dataset:
     def steps_per_epoch(self) -> int:
         """The number of full batches in an epoch of training; `InputError` where there is none."""
         recipe = self.recipe
-        count = self.num_examples(recipe.train_split)
+        windows = recipe.windows_per_image
+        count = windows * self.num_examples(recipe.train_split)
         labeled = recipe.global_batch_size - recipe.num_pseudo_labels
         if count < labeled:
             split = f"split {recipe.train_split!r} of {recipe.dataset}"
+            if windows > 1:
+                split += f", times {windows} windows"
             accepted = f"at most {count}, the number of images in {split}"
             # A power of two, for four steps or more.
             few = 1 << (max(count // 4, 1).bit_length() - 1)
@@ -372,7 +375,10 @@ class Dataset:
         recipe = self.recipe
         num_pseudo = recipe.num_pseudo_labels
         labeled = recipe.global_batch_size - num_pseudo
-        self.num_examples(recipe.train_split, shard)  # at least one
+        per_pass = self.num_examples(recipe.train_split, shard)  # at least one
+        per_epoch = self.steps_per_epoch * labeled // shard.count
+        if recipe.windows_per_image == 1:
+            per_pass = per_epoch
         if num_pseudo % shard.replicas:
             accepted = f"a multiple of {shard.replicas}, the number of devices"
             raise invalid("images with pseudo-labels per batch", accepted, num_pseudo)
@@ -383,8 +389,10 @@ class Dataset:
             recipe.seed,
             shard,
             size=labeled // shard.replicas,
-            images_per_pass=self.steps_per_epoch * labeled // shard.count,
-            num_passes=ceil_div(recipe.epochs, recipe.repeated_augmentation),
+            images_per_pass=per_pass,
+            num_passes=ceil_div(
+                recipe.epochs * per_epoch, per_pass * recipe.repeated_augmentation
+            ),
         )
         if not num_pseudo:
             return [own]

@@ -11,7 +11,8 @@ from lambdanet.training.data import augment
 from lambdanet.training.data.image_bytes import Encoded
 from lambdanet.training.data.rand_augment import POLICIES
 
-# Of the color jitter, RandAugment, which derives others from it, and erasing; views derive 0 and 1.
+# Of the color jitter, RandAugment, which derives others from it, and erasing; views derive 0 and 1,
+# those with masks, which RandAugment does not change, 0 to 3.
 SEEDS = (1000, 2, 1001)
 
 

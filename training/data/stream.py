@@ -73,7 +73,8 @@ class Part:
     A pass reads every image and usually lasts an epoch. With repeated augmentation (Hoffer et al. 2019,
     Berman et al. 2019) it lasts longer: with three copies of each image, three epochs, each of a third of
     the images. In timm, each epoch draws another third, and copies are on different devices; in lambdanet
-    they follow each other.
+    they follow each other. With several windows per image, a pass has one of each image, and an epoch has
+    several passes.
     """
 
     task: Task

@@ -189,7 +189,9 @@ def opening(
 def _batches(recipe: Recipe, devices: Devices) -> str:
     batch = recipe.global_batch_size
     replicas = devices.replicas
-    parts = [f"batches of {batch} images"]
+    windows = recipe.windows_per_image
+    unit = f"windows, {windows} per image and epoch" if windows > 1 else "images"
+    parts = [f"batches of {batch} {unit}"]
     if replicas > 1:
         parts.append(f", {batch // replicas} on each of {replicas} devices")
     if devices.workers > 1:

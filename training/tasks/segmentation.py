@@ -118,7 +118,8 @@ class Segmentation(Task):
 
         recipe = self.recipe
         size = recipe.size_in_training
-        return mask_view.view(image, label, size, recipe.augmentation, seed)
+        share = recipe.foreground_share
+        return mask_view.view(image, label, size, recipe.augmentation, seed, share)
 
     def evaluation_pair(
         self, source: Any, example: Example, whole: bool = False

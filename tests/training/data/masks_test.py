@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers import assert_equal_arrays, write_picture
+from helpers import assert_equal_arrays, assert_equal_batches, write_picture
 from picture_table import chunk, exif, png, turned
 from PIL import Image
 from refusals import refused
@@ -18,6 +18,7 @@ from training_runs import IN_FOLDERS, check_said, open_dataset
 
 from lambdanet.training.data.class_names import Classes
 from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.sources import SINGLE_MACHINE, Shard
 from lambdanet.training.evaluate import open_split
 from lambdanet.training.run import start
 from lambdanet.training.train import train
@@ -357,3 +358,38 @@ def test_folders_of_cvat_are_read_as_they_are(tmp_path, capsys):
     (lists / "validation.txt").unlink()
     with refused("line 1 of '.*labelmap.txt' must be a class with a color"):
         open_again()
+
+
+@pytest.mark.parametrize("shard", [SINGLE_MACHINE, Shard(1, 2, 2)])
+def test_windows_per_image_are_rounds_of_all_images(tmp_path, shard):
+    """Machines have three and two of five pictures; step 19 is within an epoch and a round."""
+    for number in range(5):
+        picture = np.full([9, 9, 3], 40 * number, np.uint8)
+        write_picture(tmp_path / f"images/{number}.png", picture)
+        write_picture(tmp_path / f"masks/{number}.png", np.eye(9, dtype=np.uint8))
+    (tmp_path / "classes.txt").write_text("0\n1\n")
+    recipe = dataclasses.replace(
+        RECIPE,
+        windows_per_image=7,
+        foreground_share=0.5,
+        epochs=3,
+        global_batch_size=4,
+        input_size=4,
+        std=(1 / 255,) * 3,
+        mean=(0,) * 3,
+        augmentation="padded_crop_flip",
+        eval_split="train",
+    )
+    dataset = Dataset.open(recipe, str(tmp_path))
+    assert dataset.steps_per_epoch == 8  # of 35 windows
+    batches = list(dataset.train(shard=shard))
+    assert 24 <= len(batches) <= 26
+    found = np.concatenate([images[:, 1, 1, 0] for images, _ in batches]) // 40
+    mine = set(range(5)[shard.index :: shard.count])
+    rounds = found[: len(found) // len(mine) * len(mine)].reshape(-1, len(mine))
+    assert all(set(each) == mine for each in rounds)
+    assert len(np.unique(rounds, axis=0)) > 1
+    assert len({bytes(mask) for _, masks in batches for mask in masks.numpy()}) > 5
+    assert_equal_batches(batches[19:], dataset.train(19, shard))
+    with refused("at most 35, the number of images in .*, times 7 windows, got 36"):
+        open_dataset(recipe, tmp_path, global_batch_size=36).check()

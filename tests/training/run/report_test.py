@@ -52,6 +52,11 @@ def test_a_new_run():
     ]
 
 
+def test_windows_of_pictures():
+    found = lines(task="segmentation", loss="", windows_per_image=8)[1]
+    assert found.startswith("batches of 64 windows, 8 per image and epoch, in float32;")
+
+
 def test_several_machines():
     devices = {"chief": True, "replicas": 8, "worker": 0, "workers": 2}
     assert lines(devices=devices, mixed_precision=True)[1] == (
