@@ -86,6 +86,7 @@ CONSTANT = recipe_with(
 RUN_FILES = [
     "checkpoints",
     "classes.txt",
+    "curves.png",
     "data.json",
     "data_dir.txt",
     "history.csv",

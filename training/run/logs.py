@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of a training run: history.csv, TensorBoard, and the lines before its first step."""
+"""Logs of a training run: history.csv and its curves, TensorBoard, and the lines before its first step."""
 
 import csv
+import io
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,29 +13,37 @@ import tensorflow as tf
 from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 from lambdanet.core import text_table
-from lambdanet.core.errors import InputError
+from lambdanet.core.errors import InputError, one_line
 from lambdanet.core.files import write_atomic
 from lambdanet.training.data.dataset import Dataset
+from lambdanet.training.data.task import task_of
 from lambdanet.training.run.checkpoints import Logs
 from lambdanet.training.run.devices import Devices
-from lambdanet.training.run.model_dir import RECIPE
+from lambdanet.training.run.model_dir import CURVES, RECIPE
 from lambdanet.training.run.optimizers import inner
+
+SECONDS_BETWEEN_DRAWINGS = 30
 
 
 class HistoryFile(keras.callbacks.Callback):
     """Writes a CSV file with a row per epoch, counted from 1; a resumed run appends to its own rows.
 
-    Raises an `OSError` where the model_dir was deleted, before other callbacks create it again.
+    Draws its curves at most every `SECONDS_BETWEEN_DRAWINGS`, and adds `minutes_left` of the run to the logs,
+    which Keras prints. Raises an `OSError` where the model_dir was deleted, before other callbacks create it
+    again.
 
     Args:
       path: the file in the model_dir, rewritten after each epoch, without later rows of a killed run.
+      recipe: the recipe of the run.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, recipe: Recipe):
         super().__init__()
         self._path = path
+        self._recipe = recipe
         self._rows = read_history(path)
         self._start = 0.0
+        self._drawn = time.monotonic()
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._start = time.monotonic()
@@ -45,16 +54,58 @@ class HistoryFile(keras.callbacks.Callback):
             raise OSError(
                 f"model_dir {str(folder)!r} was deleted, with the checkpoints in it"
             )
+        now = time.monotonic()
+        seconds = now - self._start
         row = {
             "epoch": epoch + 1,
             "step": int(self.model.optimizer.iterations.numpy()),
             "learning_rate": f"{learning_rate(self.model):.6g}",
-            "seconds": f"{time.monotonic() - self._start:.2f}",
+            "seconds": f"{seconds:.2f}",
             **{name: f"{value:.6f}" for name, value in (logs or {}).items()},
         }
         self._rows = [before for before in self._rows if int(before["epoch"]) <= epoch]
         self._rows.append({name: str(value) for name, value in row.items()})
         write_atomic(self._path, text_table.to_csv(self._rows))
+        left = self._recipe.epochs - epoch - 1
+        if logs and left:
+            logs["minutes_left"] = left * seconds / 60
+        if now - self._drawn > SECONDS_BETWEEN_DRAWINGS:
+            self._drawn = now
+            draw_curves(self._path, self._recipe)
+
+
+def draw_curves(path: Path, recipe: Recipe) -> None:
+    """Draws a history file: the loss and the metric of the task, in training and validation, as curves.png.
+
+    Nothing is drawn where matplotlib is not installed. Another error is a line, because no run ends for a
+    drawing.
+
+    Args:
+      path: the history file.
+      recipe: the recipe of the run.
+    """
+    try:
+        from matplotlib.figure import Figure  # which takes a second to import
+
+        rows = read_history(path)
+        if not rows:
+            return
+        epochs = [int(row["epoch"]) for row in rows]
+        figure = Figure(figsize=(10, 4))
+        for place, name in ((121, "loss"), (122, task_of(recipe).best)):
+            axes = figure.add_subplot(place, title=name, xlabel="epoch")
+            for column, label in ((name, "training"), (f"val_{name}", "validation")):
+                values = [float(row.get(column) or "nan") for row in rows]
+                axes.plot(epochs, values, ".-", label=label)
+            axes.locator_params(axis="x", integer=True)
+            axes.legend()
+        file = io.BytesIO()
+        figure.savefig(file)
+        write_atomic(path.with_name(CURVES), file.getvalue())
+    except ModuleNotFoundError:
+        return
+    except Exception as error:
+        print(f"{CURVES} is not drawn: {one_line(error)}", flush=True)
 
 
 def learning_rate(model: keras.Model) -> float:

@@ -17,8 +17,8 @@ Most runs are one call of `keras.Model.fit`. The order of an epoch in it:
 4. Keras evaluates the validation data, with the averaged weights where the recipe has `ema_decay`. A run that
    is stopped here saves the sums of its training metrics, and repeats the evaluation alone (`finish_epoch`).
 5. At the end of the epoch, the same callbacks: the guard checks the weights; then come the images per second,
-   history.csv and TensorBoard (logs.py), the user's callbacks and the best epoch. The checkpoint is the last,
-   so that everything before it is recorded. A run that is out of `patience` ends here.
+   history.csv, curves.png and TensorBoard (logs.py), the user's callbacks and the best epoch. The checkpoint
+   is the last, so that everything before it is recorded. A run that is out of `patience` ends here.
 """
 
 import contextlib
@@ -66,6 +66,7 @@ from lambdanet.training.run.logs import (
     HistoryFile,
     SkippedSteps,
     Speed,
+    draw_curves,
     learning_rate,
     opening,
     show_pictures,
@@ -282,7 +283,13 @@ def train(
 
         # False where the run was stopped in the evaluation of its last epoch.
         is_evaluated = place.step > 0 or not checkpoints.sums.any()
-        with StopRequest() as stop, bad_records.as_input_errors():
+        with (
+            StopRequest() as stop,
+            bad_records.as_input_errors(),
+            contextlib.ExitStack() as ends,
+        ):
+            if devices.chief:
+                ends.callback(draw_curves, path / model_dirs.HISTORY, recipe)
             lines = opening(dataset, path, devices, step, place.epoch, place.step)
             print("\n".join(lines), flush=True)
             if devices.chief and step == 0:
@@ -357,7 +364,7 @@ def create_callbacks(
     files: list[keras.callbacks.Callback] = []
     if checkpoints.devices.chief:
         files = [
-            HistoryFile(path / model_dirs.HISTORY),
+            HistoryFile(path / model_dirs.HISTORY, recipe),
             keras.callbacks.TensorBoard(
                 str(path / model_dirs.LOGS), write_graph=False, profile_batch=0
             ),

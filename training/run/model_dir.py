@@ -3,6 +3,7 @@
 
 recipe.json   the recipe of the run, with every field     checkpoints/  the newest checkpoints
 history.csv   a row per epoch                              logs/         files for TensorBoard
+curves.png    the history as a drawing, where matplotlib is installed (logs.py)
 classes.txt   the name of each class, in the order of the labels
 data_dir.txt  the folder of the data, if one was given
 data.json     the number of pictures, steps per epoch, and pictures that are held out (start.py)
@@ -37,6 +38,7 @@ RECIPE = "recipe.json"
 CHECKPOINTS = "checkpoints"
 BEST = "best"
 HISTORY = "history.csv"
+CURVES = "curves.png"
 LOGS = "logs"
 CLASSES = "classes.txt"
 DATA_DIR = "data_dir.txt"
@@ -98,7 +100,7 @@ def _check_no_other_files(path: Path) -> None:
 
 
 def _is_of_run(file: Path) -> bool:
-    own = (CHECKPOINTS, BEST, HISTORY, LOGS, CLASSES, DATA_DIR, DATA)
+    own = (CHECKPOINTS, BEST, HISTORY, CURVES, LOGS, CLASSES, DATA_DIR, DATA)
     return file.name.startswith(".") or file.suffix == ".log" or file.name in own
 
 

@@ -2,6 +2,7 @@
 """Callbacks of a run, on a model of one layer."""
 
 import shutil
+import sys
 from dataclasses import replace
 
 import keras
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import assert_equal_arrays
+from matplotlib.figure import Figure
+from PIL import Image
 from refusals import refused
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lambdanet import configs
-from lambdanet.training.run import loop
+from lambdanet.training.run import logs, loop
 from lambdanet.training.run.build import build_optimizer, create_metrics
 from lambdanet.training.run.checkpoints import Checkpoints, SaveCheckpoints
 from lambdanet.training.run.logs import HistoryFile, Speed, read_history, show_pictures
@@ -172,7 +175,7 @@ def test_history_of_resumed_run_has_each_epoch_once(tmp_path):
 def test_invalid_history_is_rejected(tmp_path, content):
     (tmp_path / "history.csv").write_bytes(content)
     with refused("history.csv' is not the history of a run, .*; remove it") as caught:
-        HistoryFile(tmp_path / "history.csv")
+        HistoryFile(tmp_path / "history.csv", RECIPE)
     assert len(str(caught.value)) < 300
 
 
@@ -182,6 +185,64 @@ def test_history_with_empty_cells_and_infinite_losses(tmp_path):
     assert [row["epoch"] for row in read_history(path)] == ["1", "2", "3"]
     path.write_text("")
     assert read_history(path) == []
+
+
+def test_epochs_have_time_left_and_curves_twice_a_minute(tmp_path, monkeypatch):
+    model = _Run(tmp_path).model
+    (tmp_path / "recipe.json").touch()
+    drawn = []
+    # The beginning of the run, then the beginning and the end of each epoch.
+    clock = iter([0.0, 10.0, 25.0, 26.0, 32.0, 33.0, 60.0])
+    monkeypatch.setattr(logs.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(logs, "draw_curves", lambda path, _: drawn.append(path))
+    history = HistoryFile(tmp_path / "history.csv", replace(RECIPE, epochs=3))
+    history.set_model(model)
+    ends = [{"loss": 2.0}, {"loss": 1.0}, {"loss": 1.0}]
+    counts = []
+    for epoch, end in enumerate(ends):
+        history.on_epoch_begin(epoch)
+        history.on_epoch_end(epoch, end)
+        counts.append(len(drawn))
+    assert [end.get("minutes_left") for end in ends] == [2 * 15 / 60, 6 / 60, None]
+    assert counts == [0, 1, 1]
+    assert not any("minutes_left" in row for row in read_history(drawn[0]))
+
+
+def test_curves_have_loss_and_measure_of_the_history(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "history.csv"
+    logs.draw_curves(path, RECIPE)
+    assert not list(tmp_path.iterdir())
+    figures = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda *given: [figures.append(given[0]), save(*given)]
+    )
+    path.write_text(
+        "epoch,loss,accuracy,val_loss,val_accuracy\n1,4,0.25,inf,\n3,2,0.5,5,0.75\n"
+    )
+    logs.draw_curves(path, RECIPE)
+    nan = float("nan")
+    expected = {
+        "loss training": [4, 2],
+        "loss validation": [float("inf"), 5],
+        "accuracy training": [0.25, 0.5],
+        "accuracy validation": [nan, 0.75],
+    }
+    for axes in figures[0].axes:
+        for line in axes.lines:
+            values = expected.pop(f"{axes.get_title()} {line.get_label()}")
+            np.testing.assert_array_equal(line.get_xydata().T, [[1, 3], values])
+    assert not expected
+    with Image.open(tmp_path / "curves.png") as picture:
+        assert picture.size == (1000, 400)
+    before = (tmp_path / "curves.png").read_bytes()
+    path.write_text("rain")
+    logs.draw_curves(path, RECIPE)
+    assert "curves.png is not drawn: " in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    logs.draw_curves(path, RECIPE)
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "curves.png").read_bytes() == before
 
 
 @pytest.mark.jax
