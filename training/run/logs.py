@@ -3,6 +3,7 @@
 
 import csv
 import io
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -136,6 +137,38 @@ def read_history(path: Path) -> list[dict[str, str]]:
             "each once and in order; remove it to continue without it"
         ) from None
     return rows
+
+
+SECONDS_BETWEEN_LINES = 20
+
+
+class FirstStep(keras.callbacks.Callback):
+    """Prints that the first step compiles, every `SECONDS_BETWEEN_LINES` for how long, and what it took.
+
+    It is created before `fit`; `stop` ends its lines, also where the step fails.
+    """
+
+    takes_tensors = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._end = threading.Event()
+        self._lines = threading.Thread(target=self._print, daemon=True)
+        self._lines.start()
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._end.set()
+        self._lines.join()
+
+    def _print(self) -> None:
+        start = time.monotonic()
+        print("compiling the first step, which may take minutes", flush=True)
+        while not self._end.wait(SECONDS_BETWEEN_LINES):
+            print(f"{time.monotonic() - start:.0f} s so far", flush=True)
+        print(f"the first step took {time.monotonic() - start:.0f} s", flush=True)
 
 
 SPEED = "images_per_second"

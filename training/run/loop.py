@@ -63,6 +63,7 @@ from lambdanet.training.run.checkpoints import (
 from lambdanet.training.run.devices import Devices, create_devices
 from lambdanet.training.run.logs import (
     MAX_PICTURES,
+    FirstStep,
     HistoryFile,
     SkippedSteps,
     Speed,
@@ -295,12 +296,6 @@ def train(
             if devices.chief and step == 0:
                 pictures = dataset.first_images(MAX_PICTURES)
                 show_pictures(path / model_dirs.LOGS, recipe, pictures)
-            if devices.chief and ENGINE == "jax":
-                print(
-                    f"compiling the step for images of {recipe.size_in_training} pixels, which may take "
-                    "minutes once",
-                    flush=True,
-                )
 
             # Its epochs.
             saving = SaveCheckpoints(checkpoints, chosen.save_every, stop)
@@ -309,6 +304,10 @@ def train(
                 finish_epoch(
                     model, callbacks, place.epoch - 1, evaluation, evaluation_steps
                 )
+            if devices.chief and not is_finished(place):
+                first_step = FirstStep()
+                ends.callback(first_step.stop)
+                callbacks.append(first_step)
             verbosity = 1 if sys.stdout.isatty() else 2  # a bar, or a line per epoch
             if not devices.chief:
                 verbosity = 0

@@ -281,11 +281,8 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
     saved = saved_model_pb2.SavedModel()
     saved.ParseFromString(read_remote(f"{path}/saved_model.pb"))
     (graph,) = saved.meta_graphs
-    print(
-        f"oldest runtime: TensorFlow {graph.meta_info_def.tensorflow_version}, which wrote it "
-        f"(a graph of version {graph.graph_def.versions.producer}, for readers of "
-        f"{graph.graph_def.versions.min_consumer} and later)"
-    )
+    version = graph.meta_info_def.tensorflow_version
+    print(f"oldest runtime: TensorFlow {version}, which wrote it")
     return path
 
 

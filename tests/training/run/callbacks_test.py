@@ -19,7 +19,13 @@ from lambdanet import configs
 from lambdanet.training.run import logs, loop
 from lambdanet.training.run.build import build_optimizer, create_metrics
 from lambdanet.training.run.checkpoints import Checkpoints, SaveCheckpoints
-from lambdanet.training.run.logs import HistoryFile, Speed, read_history, show_pictures
+from lambdanet.training.run.logs import (
+    FirstStep,
+    HistoryFile,
+    Speed,
+    read_history,
+    show_pictures,
+)
 from lambdanet.training.run.step import build_train_step
 from lambdanet.training.run.stop_request import StopRequest
 
@@ -208,6 +214,22 @@ def test_epochs_have_time_left_and_curves_twice_a_minute(tmp_path, monkeypatch):
     assert not any("minutes_left" in row for row in read_history(drawn[0]))
 
 
+def test_lines_about_the_first_step_end_with_it(monkeypatch, capsys):
+    monkeypatch.setattr(logs, "SECONDS_BETWEEN_LINES", 0.01)
+    first_step = FirstStep()
+    printed = ""
+    while printed.count("s so far\n") < 2:
+        printed += capsys.readouterr().out
+    first_step.on_train_batch_end(0)
+    first, *between, last = (printed + capsys.readouterr().out).splitlines()
+    assert first == "compiling the first step, which may take minutes"
+    assert all(line.endswith(" s so far") for line in between)
+    assert last.startswith("the first step took ")
+    first_step.on_train_batch_end(1)
+    first_step.stop()
+    assert capsys.readouterr().out == ""
+
+
 def test_curves_have_loss_and_measure_of_the_history(tmp_path, monkeypatch, capsys):
     path = tmp_path / "history.csv"
     logs.draw_curves(path, RECIPE)
@@ -236,7 +258,7 @@ def test_curves_have_loss_and_measure_of_the_history(tmp_path, monkeypatch, caps
     with Image.open(tmp_path / "curves.png") as picture:
         assert picture.size == (1000, 400)
     before = (tmp_path / "curves.png").read_bytes()
-    path.write_text("rain")
+    path.write_text("epoch,loss\nrain,1\n")
     logs.draw_curves(path, RECIPE)
     assert "curves.png is not drawn: " in capsys.readouterr().out
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

@@ -2,7 +2,9 @@
 """Recipes in files, and callbacks of the user, from the command line."""
 
 import dataclasses
+import threading
 
+import keras
 import pytest
 from refusals import refused
 from training_runs import SHORT
@@ -56,6 +58,21 @@ def test_recipe_file_and_callback_from_command_line(module, data_dir, tmp_path):
         "0 1 ['accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss']"
     )
     assert configs.get_recipe("run/recipe.json") == dataclasses.replace(RECIPE, seed=3)
+
+
+class _Fails(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        raise OSError("the first step failed")
+
+
+def test_nothing_is_printed_after_a_first_step_that_fails(
+    small_network, data_dir, tmp_path, capsys
+):
+    with refused("the first step failed", OSError):
+        train(RECIPE, tmp_path, data_dir, callback=[lambda *_: _Fails()])
+    assert "compiling the first step" in capsys.readouterr().out
+    assert not any("_print" in thread.name for thread in threading.enumerate())
+    assert not (tmp_path / "curves.png").exists()
 
 
 @pytest.mark.parametrize(
