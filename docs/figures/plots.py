@@ -62,15 +62,15 @@ KINDS = {
     "other attention": "purple",
     "convolutions": "faint",
 }
-FORMS = {  # of position lambdas: color, style of the line
-    "figure_3": ("faint", ":"),
-    "einsum": ("green", "-"),
-    "query_first": ("green", "--"),
-    "conv": ("purple", "-"),
-    "depthwise_conv": ("purple", "--"),
-    "blocked": ("orange", "-"),
-    "blocked_query_first": ("orange", "--"),
-    "auto": ("blue", "-"),
+FORMS = {  # of position lambdas: color, marker
+    "figure_3": ("faint", "x"),
+    "einsum": ("green", "o"),
+    "query_first": ("green", "^"),
+    "conv": ("purple", "o"),
+    "depthwise_conv": ("purple", "^"),
+    "blocked": ("orange", "o"),
+    "blocked_query_first": ("orange", "^"),
+    "auto": ("blue", "o"),
 }
 LAYERS = {  # contenders: name, color
     "layer/auto": ("lambdanet, auto", "blue"),
@@ -201,29 +201,18 @@ def position_lambdas() -> str:
     measures = {"ms_median": "milliseconds", "peak_mib": "MiB at the peak"}
     shown = itertools.product(measures.items(), passes.items())
     for axes, ((column, unit), (pass_name, title)) in zip(panels, shown, strict=True):
-        for form, (color, line) in FORMS.items():
+        for form, (color, marker) in FORMS.items():
             own = [
                 row
                 for row in rows
                 if (row["contender"], row["pass"]) == (f"position/{form}", pass_name)
             ]
             maps = [_map_name(row) for row in own]
-            options = (
-                {"linewidth": 3.5, "zorder": 1.5}
-                if form == "auto"
-                else {"linewidth": 1.6}
-            )
+            ring = {"markersize": 12, "markerfacecolor": "none"}
+            options = ring if form == "auto" else {"markersize": 5}
             values = [float(row[column] or "nan") for row in own]
-            axes.plot(
-                maps,
-                values,
-                line,
-                color=LIGHT[color],
-                marker="o",
-                markersize=4,
-                label=form,
-                **options,
-            )
+            # No lines: the maps differ in channels and batches, too, and have no order.
+            axes.plot(maps, values, marker, color=LIGHT[color], label=form, **options)
         axes.set_title(title, fontweight="bold", fontsize=11, loc="left")
         axes.set_ylabel(unit)
         axes.tick_params(axis="x", labelsize=8)
@@ -274,7 +263,8 @@ def _draw_speeds(
     bars = axes.barh(range(len(networks)), values, 0.7, color=colors)
     axes.bar_label(bars, [three_digits(x) for x in values], padding=3, fontsize=10)
     for kind, color in KINDS.items():
-        axes.barh(0, 0, color=LIGHT[color], label=kind)
+        if LIGHT[color] in colors:
+            axes.barh(0, 0, color=LIGHT[color], label=kind)
     name_rows(axes, networks)
     axes.legend(loc="lower right")
     axes.grid(axis="y", visible=False)
@@ -334,7 +324,7 @@ def printed_sizes() -> str:
                 )
     _logarithmic(axes, "x")
     axes.set_xlabel("parameters (M) as the papers print them")
-    axes.set_ylabel("ours beside these (%)")
+    axes.set_ylabel("difference of ours (%)")
     axes.legend(loc="lower right")
     return render(
         figure,
