@@ -322,7 +322,13 @@ def _to_onnx(
         )
     finally:
         tf.config.run_functions_eagerly(False)
-    _join_reshapes(converted.graph)
+    graph = converted.graph
+    _join_reshapes(graph)
+    # tf2onnx numbers the axes of unknown size ("unk__12").
+    for tensor in (*graph.input, *graph.output):
+        for i, axis in enumerate(tensor.type.tensor_type.shape.dim[:3]):
+            if axis.dim_param:
+                axis.dim_param = ("batch", "height", "width")[i]
     return converted.SerializeToString()
 
 

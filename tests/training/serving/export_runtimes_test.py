@@ -127,6 +127,19 @@ def test_pictures_of_any_size_equal_keras(model, tmp_path, format):
         assert_allclose(found, logits, atol=tolerance * logits.std())
 
 
+def test_axes_of_onnx_have_names(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    images = keras.Input([20, 20, 3])
+    model = keras.Model(images, layers.Conv2D(2, 1)(images))
+    pre = Preprocessing(20, MEAN, STD)
+    trained = TrainedModel(model, pre, ["a", "b"], {"task": "segmentation"})
+    export_runtimes.write(trained, tmp_path, Options("onnx", any_size=True))
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    for tensor in (*graph.input, *graph.output):
+        axes = tensor.type.tensor_type.shape.dim[:3]
+        assert [axis.dim_param for axis in axes] == ["batch", "height", "width"]
+
+
 def test_size_of_a_table_is_fixed(tmp_path):
     images = keras.Input([20, 20, 3])
     x = layers.GlobalAveragePooling2D()(GlobalAttention(16)(images))
@@ -150,6 +163,8 @@ def test_opset_is_that_of_the_file(model, tmp_path):
     write_runtime(model, tmp_path, NAMES, "onnx", opset=14)
     written = onnx.load(tmp_path / "model.onnx")
     assert [x.version for x in written.opset_import if not x.domain] == [14]
+    batch, height, *_ = written.graph.input[0].type.tensor_type.shape.dim
+    assert (batch.dim_param, height.dim_value) == ("batch", 20)
 
 
 def test_8_bit_weights_are_smaller_and_close(exported):
