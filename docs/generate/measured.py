@@ -3,14 +3,16 @@
 
     cd docs && python -m generate.measured speed tpu.csv
 
-records the last commit for the files of a page, or for one file, that are in measured.csv; `make results`
-calls it.
+records the last commit and its date for the files of a page, or for one file, that are in measured.csv;
+`make results` calls it. The column `code` has the paths that a file measures: `make lint` warns when they
+have changed since.
 """
 
 import csv
 import functools
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from generate.pages import RESULTS, read_csv
@@ -20,12 +22,14 @@ ROOT = Path(__file__).parents[2]
 
 def record(name: str) -> None:
     """Writes that the files of a page, or one file, were measured at the last commit."""
-    command = ["git", "rev-parse", "--short=7", "HEAD"]
+    command = ["git", "show", "--no-patch", "--abbrev=7", "--format=%h %cs"]
     head = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    commit, date = head.stdout.split()
     rows = read_csv("measured.csv")
     for row in rows:
         if name in (row["page"], row["file"]):
-            row["commit"] = head.stdout.strip()
+            row["commit"] = commit
+            row["date"] = date
     path = RESULTS / "measured.csv"
     with path.open("w", encoding="utf-8", newline="") as output:
         writer = csv.DictWriter(output, list(rows[0]), lineterminator="\n")
@@ -34,15 +38,34 @@ def record(name: str) -> None:
 
 
 def line(page: str) -> str:
-    """Returns the sentence that says at which commit each file of a page was measured."""
+    """Returns the sentence that says at which commit each file of a page was measured, and when."""
     files: dict[str, list[str]] = {}
     for row in read_csv("measured.csv"):
         if row["page"] == page:
-            files.setdefault(row["commit"], []).append(f"`{row['file']}`")
+            commit = f"`{row['commit']}` of {row['date']}"
+            files.setdefault(commit, []).append(f"`{row['file']}`")
     if len(files) == 1:
-        return f"*Measured at `{next(iter(files))}`.*"
-    parts = [f"`{commit}` ({', '.join(names)})" for commit, names in files.items()]
+        return f"*Measured at {next(iter(files))}.*"
+    parts = [f"{commit} ({', '.join(names)})" for commit, names in files.items()]
     return f"*Measured at {'; '.join(parts)}.*"
+
+
+def outdated(rows: Iterable[dict[str, str]], root: Path = ROOT) -> Iterator[str]:
+    """Yields each file whose code commits have changed since its own, with their number.
+
+    Args:
+      rows: those of measured.csv.
+      root: the checkout. Without git, or a file's commit, as in a shallow clone, nothing is known of a file.
+    """
+    for row in rows:
+        command = ["git", "rev-list", "--count", f"{row['commit']}..", "--"]
+        command += row["code"].split()
+        try:
+            counted = subprocess.run(command, capture_output=True, text=True, cwd=root)
+        except FileNotFoundError:
+            return
+        if counted.returncode == 0 and int(counted.stdout):
+            yield f"{row['file']} ({int(counted.stdout)} commits)"
 
 
 # One for each page, as markers name functions without arguments.

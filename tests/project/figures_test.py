@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The drawings, tables and citation of the README and the documentation are current."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -123,3 +124,25 @@ def test_every_dependency_has_a_reason():
             else re.findall(r"^[\w-]+", text, re.MULTILINE)
         ):
             assert package in rows, (extra, package)
+
+
+# Three commits of a file.
+COMMITS = """git init --quiet
+for text in 1 2 3; do
+    echo $text > code
+    git add code
+    git -c user.name=me -c user.email=me@here commit --quiet --message=$text
+done"""
+
+
+def test_results_of_changed_code_are_named(tmp_path, monkeypatch):
+    """Not those of other code, of unknown commits, outside of a repository, or without git."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    measured = importlib.import_module("generate.measured")
+    row = {"file": "a.csv", "commit": "HEAD~2", "code": "none code"}
+    rows = [row, row | {"code": "none"}, row | {"commit": "0123456"}]
+    assert list(measured.outdated(rows, tmp_path)) == []
+    subprocess.run(COMMITS, shell=True, check=True, cwd=tmp_path)
+    assert list(measured.outdated(rows, tmp_path)) == ["a.csv (2 commits)"]
+    monkeypatch.setenv("PATH", "")
+    assert list(measured.outdated(rows, tmp_path)) == []
