@@ -66,11 +66,15 @@ def read_rows(file: str) -> dict[str, list[dict[str, str]]]:
     return tables
 
 
-def _row(columns: Mapping[str, str]) -> Row:
-    # "resnet_50_llll key_dim=8 num_heads=2"
-    model, *options = columns["model"].split() or [""]
+def parse_model(text: str) -> tuple[str, dict[str, Any]]:
+    """Returns a model and its options, of a text such as "resnet_50_llll key_dim=8 num_heads=2"."""
+    model, *options = text.split() or [""]
     pairs = [option.split("=") for option in options]
-    values = {name: ast.literal_eval(value) for name, value in pairs}
+    return model, {name: ast.literal_eval(value) for name, value in pairs}
+
+
+def _row(columns: Mapping[str, str]) -> Row:
+    model, values = parse_model(columns["model"])
     figures = {name: columns[name] for name in ("params", "flops", "memory", "note")}
     return Row(columns["label"], model, values, int(columns["input_size"]), **figures)
 
@@ -86,6 +90,7 @@ _TITLES = {
     "15": "parameters of LambdaResNet-C4 and EfficientNet-B6",
     "16": "FLOPs of LambdaResNet-C4 and EfficientNet-B6 (lambda layers in c3 too, as the figure says)",
     "17": "MobileNetV2 with lightweight lambda blocks",
+    "A1": "HaloNet-50 scaled to a budget of 30 million parameters",
     "A2": "HaloNets",
     "A3": "HaloNets of twice the width, with 1000 classes",
 }

@@ -197,6 +197,21 @@ def test_memory_of_table_4(name, overrides, gibibytes):
 
 
 @pytest.mark.parametrize(
+    ("name", "heads", "layers", "mebibytes"),
+    [  # printed as 38.4 MB and 0.625 GB
+        ("LambdaLayer", 4, 8 / 2, 39.0625),
+        ("GlobalAttention", 8, 8 / 2 / 4, 625),
+    ],
+)
+def test_memory_of_appendix_e2(name, heads, layers, mebibytes):
+    """Eight layers on 20x20 in half precision; attention has maps of 32 images instead of 128."""
+    inputs = keras.Input([20, 20, 256])
+    outputs = getattr(lambdanet, name)(256, heads)(inputs)
+    memory = complexity.count_pair_memory(keras.Model(inputs, outputs))
+    assert layers * memory == mebibytes * 2**20
+
+
+@pytest.mark.parametrize(
     ("depth", "spacing", "count"),
     [
         (50, 3, 1),
