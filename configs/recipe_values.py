@@ -78,7 +78,7 @@ DECAY_IN_STEPS = ("adafactor", "adamw", "lamb", "lion", "muon", "schedulefreeada
 SCHEDULES = ("constant", "cosine", "exponential")
 AUGMENTATIONS = ("affine", "crop_flip", "flip", "none", "padded_crop_flip")
 LOSSES = ("binary_cross_entropy", "cross_entropy", "cross_entropy_dice", "dice")
-# One of your own is here with its class.
+# With their classes, which `training` adds. One of your own is here with its class.
 TASKS: dict[str, Any] = dict.fromkeys(("classification", "multilabel", "segmentation"))
 INTERPOLATIONS = ("bicubic", "bilinear")
 POLICIES = ("model_garden", "timm")  # of RandAugment

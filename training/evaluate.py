@@ -95,7 +95,7 @@ def evaluate(
     task = dataset.task
     predict: Callable[[np.ndarray], Any] = for_inference(model).predict_on_batch
     if flip:
-        predict = partial(average_mirrors, predict)
+        predict = partial(average_mirrors, predict, are_maps=task.any_size)
     if window:
         if not task.any_size:
             raise invalid("window", f"left out with the task {recipe.task}", window)
@@ -107,7 +107,9 @@ def evaluate(
         if task.any_size:
             dataset.source.check_readable(dataset.eval_split)
         steps = None if task.any_size else dataset.eval_steps()
-        pairs = outputs(predict, dataset.eval(whole=task.any_size), steps)
+        pairs = outputs(
+            predict, dataset.eval(whole=task.any_size), steps, task.any_size
+        )
         found = task.measure(pairs, Path(model_dir).expanduser())
     result = {"dataset": recipe.dataset, "split": dataset.eval_split, **found.values}
     with_mirrors = " with mirror images" if flip else ""
@@ -119,11 +121,11 @@ def evaluate(
 
 
 def average_mirrors(
-    predict: Callable[..., np.ndarray], images: np.ndarray
+    predict: Callable[..., np.ndarray], images: np.ndarray, are_maps: bool
 ) -> np.ndarray:
-    """Returns the means of the logits of images [b, h, w, c] and of their mirror images."""
+    """Returns the means of the logits, or maps of them, of images [b, h, w, c] and of their mirror images."""
     mirrored = predict(images[:, :, ::-1])
-    if mirrored.ndim > 2:  # maps
+    if are_maps:
         mirrored = mirrored[:, :, ::-1]
     return (predict(images) + mirrored) / 2
 
@@ -185,6 +187,7 @@ def outputs(
     predict: Callable[[np.ndarray], Any],
     batches: tf.data.Dataset,
     num_batches: int | None = None,
+    are_maps: bool = False,
 ) -> Iterator[tuple[Any, np.ndarray]]:
     """Runs a model on a dataset, with a progress bar in a terminal.
 
@@ -192,10 +195,11 @@ def outputs(
       predict: images -> logits [b, ...], or parts of them, as `window_parts` yields them.
       batches: (images, labels); the last batch may be partial.
       num_batches: the number of batches, for the progress bar.
+      are_maps: whether the logits are maps, [b, h, w, ...], of which a part at a time is needed.
 
     Yields:
-      The logits of a batch, float64, and its labels; of maps, [b, h, w, ...], an iterator of the parts of
-      their logits, float32, as of `window_parts`.
+      The logits of a batch, float64, and its labels; of maps, an iterator of the parts of their logits,
+      float32, as of `window_parts`.
 
     Raises:
       InputError: there is no image, or an output is not a number.
@@ -213,7 +217,7 @@ def outputs(
         if count < size:  # JAX compiles each size of a batch
             padding = [(0, size - count)] + [(0, 0)] * (images.ndim - 1)
             images = np.pad(images, padding)
-        if labels.ndim > 2:
+        if are_maps:
             yield _map_parts(predict(images)), labels
         else:
             yield _checked(predict(images)[:count]).astype(np.float64), labels

@@ -11,7 +11,7 @@ from lambdanet import configs
 from lambdanet.configs import fashion_mnist
 from lambdanet.configs import recipe_values as v
 from lambdanet.models import complexity
-from lambdanet.training.data import augment, rand_augment, task_outputs
+from lambdanet.training.data import augment, rand_augment
 from lambdanet.training.run import build, optimizers
 from lambdanet.training.tasks import losses
 
@@ -25,7 +25,7 @@ NAMES = configs.list_recipes()
         (v.OPTIMIZERS, optimizers.OPTIMIZERS),
         (v.POLICIES, rand_augment.POLICIES),
         (v.SCHEDULES, build.SCHEDULES),
-        (v.TASKS, task_outputs.CLASSES),
+        (v._LOSSES, filter(v.TASKS.get, v.TASKS)),
         (v._LOSSES["classification"], losses.LOSSES),
         (v.LOSSES, itertools.chain(*v._LOSSES.values())),
     ],

@@ -85,8 +85,8 @@ def test_constant_model_gets_no_credit():
 
 def test_logits_of_mirror_images_are_averaged():
     images = np.arange(6.0).reshape(1, 1, 6)
-    assert (average_mirrors(lambda x: x[:, 0], images) == 2.5).all()
-    assert (average_mirrors(np.negative, images) == -images).all()
+    assert (average_mirrors(lambda x: x[:, 0], images, False) == 2.5).all()
+    assert (average_mirrors(np.negative, images, True) == -images).all()
 
 
 def test_summary_without_top_5_of_five_classes():

@@ -17,12 +17,6 @@ from lambdanet.core.errors import invalid
 Result = dict[str, Any]  # of an image, as `predict` returns it
 Record = Mapping[str, Any]  # the task of an export, and the settings of its outputs
 CLASSIFICATION: Record = {"task": "classification"}
-# By name, as their modules import this one.
-CLASSES = {
-    "classification": "lambdanet.training.tasks.classification:Classification",
-    "multilabel": "lambdanet.training.tasks.multilabel:Multilabel",
-    "segmentation": "lambdanet.training.tasks.segmentation:Segmentation",
-}
 
 
 class TaskOutputs:
@@ -116,10 +110,9 @@ def place_of(task: type) -> str:
 
 def find_task(name: str) -> Any:
     """Returns the class of a task by its name in `TASKS` or its place; `InputError` where it is not found."""
-    own = {place_of(task): task for task in TASKS.values() if task}
-    task = own.get(name) or TASKS.get(name) or CLASSES.get(name, name)
+    own = {place_of(task): task for task in TASKS.values()}
     try:
-        return pkgutil.resolve_name(task) if isinstance(task, str) else task
+        return own.get(name) or TASKS.get(name) or pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         accepted = "one of lambdanet, or module:Class that can be imported"
         raise invalid("task", accepted, name, str(error)) from None

@@ -50,7 +50,7 @@ def peak(function):
 
 def measure(predict):
     batches = tf.data.Dataset.from_tensor_slices((PICTURES, LABELS)).batch(1)
-    return TASK.measure(evaluate.outputs(predict, batches), None)
+    return TASK.measure(evaluate.outputs(predict, batches, are_maps=True), None)
 
 
 @pytest.mark.parametrize(
