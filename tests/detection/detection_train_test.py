@@ -172,7 +172,7 @@ def test_load_zoo_weights_from_files(classifier, tmp_path, monkeypatch, capsys):
         assert "not used: logits/bias, logits/kernel" in capsys.readouterr().out
 
 
-def test_load_zoo_weights_enlarges_global_tables(tmp_path, capsys):
+def test_load_zoo_weights_enlarges_global_tables(tmp_path):
     small = lambdanet.create_model(TINY, input_size=32, scope=None)
     weight_files.save(small, tmp_path / "global.safetensors")
     model = backbone(size=64, scope=None)

@@ -80,7 +80,7 @@ def test_pools_of_lambda_layers_compile_for_tpu7x(capfd):
 
 
 @pytest.mark.slow
-def test_python_without_tensorflow(tmp_path):
+def test_python_without_tensorflow():
     """`lambdanet.tpu_check` in a process with Keras on JAX, which imports no TensorFlow."""
     program = """
 import sys

@@ -54,7 +54,7 @@ class Task(Protocol):
     Attributes:
       recipe: the recipe, with the number of classes.
       best: the metric of which the best epoch has the most.
-      any_size: whether its networks make maps of pictures of any size, which `evaluate` reads whole, one by one.
+      any_size: whether its networks make maps of pictures of any size; `evaluate` reads each whole.
       outputs_type: the class of what its exports return, predict and draw.
       FILES: the names of the files of an evaluation.
     """

@@ -94,22 +94,19 @@ def write(
       trained: a model from normalized float32 images [b, input_size, input_size, c] to logits
         [b, num_classes], with its preprocessing and the names of its classes.
       out: an existing folder.
-      options: the form of the export, for a runtime.
+      options: the form of the export, for a runtime, that passes `check_options`.
       pictures: the pictures to compare the models on; default: every other one of `calibration`, or random
         ones.
       calibration: pictures such as the model is for, cropped and resized, for the format
-        "litert_int8_full": the ranges of its activations are those that they have on these pictures, 32 or
-        more that differ.
+        "litert_int8_full" and no other: the ranges of its activations are those that they have on these
+        pictures, 32 or more that differ.
 
     Raises:
-      InputError: the format is unknown, has no such opset or needs pictures to calibrate on, the model is no
-        classifier or has layers of a fixed size, a name is blank or repeated, or the runtime lacks an
-        operation of the model, computes other outputs than Keras, or is not installed.
+      InputError: the model is no classifier or has layers of a fixed size, a name is blank or repeated, or
+        the runtime lacks an operation of the model, computes other outputs than Keras, or is not installed.
     """
-    check_options(options)
     format = options.format
     chosen = FORMATS[format]
-    check_calibration(format, calibration and calibration.name)
     model = trained.model
     check_classifier(model, trained.class_names)
     pre = trained.preprocessing
@@ -242,8 +239,8 @@ def _classifier(
 
 def _to_litert(
     function: Function,
-    opset: int | None = None,
-    calibration: Pictures | None = None,
+    opset: int | None,
+    calibration: Pictures | None,
     int8: bool = False,
 ) -> bytes:
     concrete = function.get_concrete_function()
@@ -310,7 +307,7 @@ def _litert_runner(content: bytes) -> Runner:
 
 
 def _to_onnx(
-    function: Function, opset: int | None = None, calibration: Pictures | None = None
+    function: Function, opset: int | None, calibration: Pictures | None
 ) -> bytes:
     import tf2onnx
 

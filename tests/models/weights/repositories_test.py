@@ -124,7 +124,7 @@ def test_a_checkpoint_of_timm(model, hub, tmp_path, timm_files):
     "change", [None, {"interpolation": "bilinear"}, {"crop_mode": "squash"}]
 )
 def test_a_checkpoint_of_timm_without_a_known_preprocessing(
-    model, hub, tmp_path, timm_files, change
+    model, hub, timm_files, change
 ):
     """Weights alone, rather than another preprocessing than that of the training."""
     hub.files |= timm_files

@@ -229,6 +229,9 @@ def test_comparison_reads_logits_and_probabilities():
     parity = comparison.compare(outputs, run, partial, pictures)
     assert (parity.num_equal, parity.num_equal_probabilities) == (7, 0)
     assert str(parity).endswith("; too few pictures, or of one class, to say much")
+    outputs.has_one_class = False
+    labeled = pictures._replace(labels=np.zeros([7, 3]))
+    assert comparison.compare(outputs, run, run, labeled).accuracies is None
 
 
 @pytest.mark.parametrize(
@@ -261,20 +264,15 @@ def test_layers_keep_the_range_of_8_bits(layer, tmp_path):
 def linear_export(tmp_path):
     """A function that exports a model of 4 by 4 pictures, with a layer before its classifier."""
 
-    def export(layer, format=FORMAT):
+    def export(layer):
         model = linear_model((4, 4, 3), 2, layer)
         calibration = _noise(64, size=4)
         write_runtime(
-            model, tmp_path, "ab", format, calibration=calibration, input_size=4
+            model, tmp_path, "ab", FORMAT, calibration=calibration, input_size=4
         )
 
     yield export
     assert not list(tmp_path.iterdir())
-
-
-def test_api_needs_calibration_for_this_format_alone(linear_export):
-    with refused("calibration must be left out for the format 'litert', got 'noise'"):
-        linear_export(layers.ReLU(), "litert")
 
 
 def test_operator_without_8_bits_is_named(linear_export):

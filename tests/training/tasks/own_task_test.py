@@ -88,7 +88,7 @@ def test_own_export_is_compared_by_its_numbers(run, tmp_path, capsys):
     assert "class" not in line
 
 
-def test_signatures_need_no_module_of_the_task(run, monkeypatch):
+def test_signatures_need_no_module_of_the_task(run):
     found = load_export(run / "served")
     assert found.record == {"task": f"{__name__}:Level"}
     missing = found._replace(record={"task": "no.module:Level"})
@@ -127,3 +127,6 @@ def test_exports_without_a_record_are_read(record, tmp_path):
     functions = {"thresholds": getattr(loaded, "thresholds", None)}
     before = SimpleNamespace(signatures=loaded.signatures, **functions)
     assert read_record(before) == record
+    if record["task"] == "segmentation":
+        with refused("must be a classifier of pictures, got .*, which makes masks"):
+            Explainer(trained)
