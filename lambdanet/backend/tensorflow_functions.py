@@ -48,7 +48,14 @@ from tensorflow.nn import relu, softmax  # noqa: F401
 from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
 
-from lambdanet.backend.keras_functions import scan_by_doubling
+from lambdanet.backend.keras_functions import (
+    dtype_max,  # noqa: F401
+    dtype_min,  # noqa: F401
+    dtype_name,  # noqa: F401
+    itemsize,  # noqa: F401
+    scan_by_doubling,
+    static_sizes,  # noqa: F401
+)
 
 DType: TypeAlias = tf.DType
 Tensor: TypeAlias = tf.Tensor
@@ -192,31 +199,6 @@ def scale_channels(
     return tf.raw_ops.FusedBatchNormV3(x=x, **wide, epsilon=epsilon, is_training=False)[
         0
     ]
-
-
-def dtype_min(dtype: Any) -> Any:
-    """Returns the smallest finite number of a type."""
-    return tf.as_dtype(dtype).min
-
-
-def dtype_max(dtype: Any) -> Any:
-    """Returns the largest finite number of a type."""
-    return tf.as_dtype(dtype).max
-
-
-def itemsize(dtype: Any) -> int:
-    """Returns the size of a dtype in bytes."""
-    return tf.as_dtype(dtype).size
-
-
-def dtype_name(dtype: Any) -> str:
-    """Returns the name of a type, such as "float32"."""
-    return tf.as_dtype(dtype).name
-
-
-def static_sizes(shape: tf.TensorShape, has_batch: bool = True) -> list[Any]:
-    """Returns a shape: on TensorFlow, its sizes are integers, and None where they are not known."""
-    return [*shape]
 
 
 def as_constant(compute: Callable[..., Tensor], *args: Any) -> Any:
