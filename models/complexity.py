@@ -14,7 +14,7 @@ maps of a block's output size.
 import math
 from collections.abc import Callable
 
-from lambdanet.backend import Variable, compat, keras
+from lambdanet.backend import Tensor, Variable, compat, keras
 from lambdanet.backend.tensors import per_axis
 from lambdanet.core.errors import InputError
 from lambdanet.layers.attention import AxialAttention, GlobalAttention, LinearAttention
@@ -94,9 +94,13 @@ def _kernel_size(layer: keras.layers.Layer) -> int:
     )
 
 
+def _num_positions(maps: Tensor) -> int:
+    return math.prod(maps.shape[1:-1])
+
+
 def _convolution(layer: keras.layers.Layer) -> int:
     """The kernel at every position of the output, of which a dense layer has one."""
-    return math.prod(layer.output.shape[1:-1]) * _kernel_size(layer)
+    return _num_positions(layer.output) * _kernel_size(layer)
 
 
 def _efficient_channel_attention(layer: EfficientChannelAttention) -> int:
@@ -105,7 +109,7 @@ def _efficient_channel_attention(layer: EfficientChannelAttention) -> int:
 
 def _projections(layer: keras.layers.Layer) -> int:
     """The projections of a layer, its kernels, at every position of the input."""
-    return math.prod(layer.input.shape[1:-1]) * _kernel_size(layer)
+    return _num_positions(layer.input) * _kernel_size(layer)
 
 
 def _lambda_layer(layer: LambdaLayer) -> int:
@@ -143,7 +147,7 @@ def _attention(
     h = layer.num_heads
     v = layer.output.shape[-1] // h
     k = layer.key_dim or (layer.filters or layer.input.shape[-1]) // h
-    n = queries or math.prod(layer.input.shape[1:-1])
+    n = queries or _num_positions(layer.input)
     return _projections(layer) + n * h * (context * (k + v) + embeddings * k)
 
 
@@ -163,7 +167,7 @@ def _linear_attention(layer: LinearAttention) -> int:
     v = layer.output.shape[-1] // h
     k = layer.key_dim or v
     # One k x v matrix per head is computed, and applied.
-    return _projections(layer) + 2 * math.prod(layer.input.shape[1:-1]) * h * k * v
+    return _projections(layer) + 2 * _num_positions(layer.input) * h * k * v
 
 
 def _local_attention(layer: LocalAttention) -> int:
@@ -181,8 +185,8 @@ def _halo_attention(layer: HaloAttention) -> int:
     tables = _size([layer.height_table, layer.width_table]) // (
         depth // layer.num_heads
     )
-    positions = math.prod(layer.input.shape[1:-1])
-    queries = math.prod(layer.output.shape[1:-1])
+    positions = _num_positions(layer.input)
+    queries = _num_positions(layer.output)
     skipped = (positions - queries) * channels * depth  # queries that the strides skip
     return _attention(layer, context, tables, queries) - skipped
 

@@ -16,7 +16,7 @@ from lambdanet import configs
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.configs.registry.pretrained_weights import TEST_SETS, PublishedWeights
 from lambdanet.core import text_table
-from lambdanet.core.errors import check_known, invalid
+from lambdanet.core.errors import check_known, invalid, join_first
 
 FILE = Path(__file__).with_name("sizes.csv")
 
@@ -187,18 +187,12 @@ def render_table(
                 ", ".join(f"{one.tag}, {one.top1:.1f} %" for one in model.weights)
                 or "-"
             )
-            rows.append([*row, model.source, _first(model.recipes), weights])
+            rows.append(
+                [*row, model.source, join_first(model.recipes, most=1) or "-", weights]
+            )
     return text_table.render(header, rows, table_format)
 
 
 def _accuracy(weights: PublishedWeights) -> list[str]:
     known = {name: f"{top1:.2f}" for name, top1 in weights.accuracies.items()}
     return [weights.tag, *(known.get(name, "-") for name in ("ImageNet", *TEST_SETS))]
-
-
-def _first(recipes: Sequence[str]) -> str:
-    if not recipes:
-        return "-"
-    return (
-        recipes[0] if len(recipes) == 1 else f"{recipes[0]} and {len(recipes) - 1} more"
-    )

@@ -196,13 +196,7 @@ def preprocess_for(
         model, str(weights)
     ):
         found = pretrained_weights.get(model, str(weights))
-        preprocessing = Preprocessing(
-            found.input_size,
-            found.mean,
-            found.std,
-            found.crop_fraction,
-            found.interpolation,
-        )
+        preprocessing = Preprocessing(**found.preprocessing)
     else:
         # Here, because pictures are also prepared without a model.
         from lambdanet.models import zoo

@@ -12,7 +12,7 @@ from typing import Any
 
 from lambdanet.backend import Tensor, compat, keras
 from lambdanet.core.errors import check_count, check_known, check_natural
-from lambdanet.layers.argument_checks import check_rates
+from lambdanet.layers.argument_checks import check_optional_count, check_rates
 from lambdanet.layers.lambda_layer import LambdaLayer
 from lambdanet.models.layer_builder import LayerBuilder, logits_dtype
 from lambdanet.models.weights import weight_files
@@ -132,7 +132,7 @@ def create_sequence_model(
     check_known("model", name, MODELS)
     num_classes = check_natural("num_classes", num_classes)
     in_channels = check_count("in_channels", in_channels)
-    length = None if length is None else check_count("length", length)
+    length = check_optional_count("length", length)
     check_rates(dropout_rate=dropout_rate)
     inputs = keras.Input([length, in_channels], name="sequences")
     builder = LayerBuilder(kernel_regularizer, activation="relu")

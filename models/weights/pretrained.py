@@ -153,11 +153,9 @@ def metadata(
         "source_revision": source.revision,
         "source_sha256": source.sha256,
         "as_published": origin,
-        "input_size": published.input_size,
+        **published.preprocessing,
         "mean": ", ".join(map(str, published.mean)),
         "std": ", ".join(map(str, published.std)),
-        "crop_fraction": published.crop_fraction,
-        "interpolation": published.interpolation,
         "num_classes": num_classes,
     }
     if origin != "no":

@@ -191,16 +191,13 @@ def _state_dict(path: Path, content: Any) -> Mapping[str, Any]:
         )
         content = next(found, content)
         if content and all(
-            _is_name(n) and hasattr(t, "detach") for n, t in content.items()
+            isinstance(n, str) and n.isprintable() and hasattr(t, "detach")
+            for n, t in content.items()
         ):
             return content
     raise InputError(
         f"{str(path)!r} has no state dict: no tensors by name, also under {STATE_DICT_KEYS}"
     )
-
-
-def _is_name(key: Any) -> bool:
-    return isinstance(key, str) and key.isprintable()
 
 
 def as_array(tensor: Any) -> np.ndarray:
