@@ -300,9 +300,7 @@ def print_speeds(
     text_table.check_format(format)
     if table and chips:
         raise invalid("chips", "left out with a table", list(chips))
-    check = functools.partial(
-        check_in_process, cache=Cache.open_default(), backend="jax"
-    )
+    check = functools.partial(check_in_process, cache=Cache(), backend="jax")
     if table is None:
         text = render_families(check, log, rows, format, chips)
     else:

@@ -10,7 +10,7 @@ import lambdanet
 from lambdanet.core import which_keras
 from lambdanet.core.errors import InputError
 
-CORE = (
+PACKAGES = (
     "keras",
     "tensorflow",
     "tf-keras",
@@ -20,9 +20,6 @@ CORE = (
     "numpy",
     "safetensors",
     "libtpu",
-)
-PACKAGES = (
-    *CORE,
     "tensorflow-datasets",
     "tf-models-official",
     "ai-edge-litert",

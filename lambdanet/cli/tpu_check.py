@@ -2,10 +2,10 @@
 """The command `tpu-check`."""
 
 import functools
-import json
 import sys
 import textwrap
 from collections.abc import Sequence
+from json import dumps
 from typing import Annotated, Any
 
 from lambdanet.cli.training import ModelName, RecipeName, Settings
@@ -82,7 +82,7 @@ def tpu_check(
     from lambdanet.tpu_estimates import check, largest_batch, report
     from lambdanet.tpu_estimates.compiler import Cache
 
-    opened = Cache.open_default() if cache else None
+    opened = Cache() if cache else None
 
     def check_batch(**batch: int) -> report.Report:
         build = functools.partial(build_step, **batch)
@@ -99,7 +99,7 @@ def tpu_check(
     else:
         found = check_batch(batch_size=batch_size)
     if json:
-        _print_json(found.to_json(top))
+        print(dumps(found.to_json(top), indent=2))
     else:
         print(report.render_report(found, top), end="")
 
@@ -158,10 +158,6 @@ def log(line: str) -> None:
     from tqdm import tqdm
 
     tqdm.write(line, file=sys.stderr)
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, indent=2))
 
 
 def _notes() -> str:

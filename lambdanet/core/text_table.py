@@ -61,10 +61,9 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return render(header, cells, "csv")
 
 
-def check_format(table_format: str) -> str:
-    """Returns a format; raises `InputError` for one that is not one of `FORMATS`."""
+def check_format(table_format: str) -> None:
+    """Raises `InputError` for a format that is not one of `FORMATS`."""
     check_known("format", table_format, FORMATS)
-    return table_format
 
 
 def _is_number(cell: str) -> bool:

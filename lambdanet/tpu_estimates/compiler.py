@@ -45,15 +45,14 @@ _WITHOUT_SPARSE_CORES = {
 
 
 class Cache:
-    """Results as gzipped JSON, each in a file of `folder` named by its key; the first write makes it."""
+    """Results as gzipped JSON, each in a file of `folder` named by its key; the first write makes it.
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    Args:
+      folder: the folder; default: one in $LAMBDANET_HOME (default: ~/.cache/lambdanet).
+    """
 
-    @classmethod
-    def open_default(cls) -> "Cache":
-        """Returns the cache in $LAMBDANET_HOME (default: ~/.cache/lambdanet)."""
-        return cls(cache_dir() / "tpu_check")
+    def __init__(self, folder: Path | None = None):
+        self.folder = folder or cache_dir() / "tpu_check"
 
     def read(self, key: str) -> dict[str, Any] | None:
         """Returns a result; None if it is missing or cannot be read."""
