@@ -59,9 +59,9 @@ TORCH_BACKEND = $(shell for seconds in 5 10 20; do \
 EXPORT := $(BIN)/lambdanet export --model_dir=demo/digits --out=demo/saved_model --overwrite
 # What is tested on JAX too, by the marker of its tests, and what is on JAX and PyTorch in `make test-rest`.
 ON_JAX := $(shell grep -rlw --include='*_test.py' 'mark\.jax' tests)
-REST_ON_JAX := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/explain/networks_test.py tests/explain/outputs_test.py \
-	$(patsubst %,tests/training/run/%_test.py,devices losses multi_worker optimizers)
-ON_TORCH := $(patsubst %,tests/backend/%_test.py,engines masks numbers) tests/layers/fuzz_layers_test.py tests/explain/networks_test.py tests/explain/outputs_test.py
+ON_ALL := $(patsubst %,tests/%_test.py,backend/engines backend/masks backend/numbers explain/networks explain/outputs layers/abilities)
+REST_ON_JAX := $(ON_ALL) $(patsubst %,tests/training/run/%_test.py,devices losses multi_worker optimizers)
+ON_TORCH := $(ON_ALL) tests/layers/fuzz_layers_test.py
 # About a hundred tests of layers, a run, an export and commands.
 PLAIN := $(patsubst %,tests/%_test.py,layers/lambda_layer models/unet training/train training/serving/predict training/serving/export)
 # On each backend, and on TensorFlow alone.
