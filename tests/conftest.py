@@ -19,6 +19,7 @@ import environment_header
 import lanes
 import numpy as np
 import pytest
+import source_tree
 import times
 from engines import ENGINES
 from source_tree import ROOT
@@ -78,9 +79,12 @@ def pytest_report_header():
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Says what other lanes have besides what ran."""
-    for line in lanes.left_out(config.option.markexpr):
-        terminalreporter.write_line(line)
+    """Says what did not run as packages are missing."""
+    if "not rest" in config.option.markexpr:
+        return
+    for path in source_tree.tests():
+        if missing := ", ".join(lanes.missing(path)):
+            terminalreporter.write_line(f"not run: {path}, which needs {missing}")
 
 
 def pytest_addoption(parser):
@@ -113,7 +117,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if "timm" in item.fixturenames:
             item.add_marker("peers")
-        if lanes.needs(item.path) or any(map(item.get_closest_marker, lanes.MARKERS)):
+        is_marked = any(map(item.get_closest_marker, lanes.MARKERS))
+        if is_marked or lanes.needs(item.path) is not None:
             item.add_marker("rest")
         if item.get_closest_marker("slow"):
             slow[item.path] += 1
