@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains the model of docs/how-to/own_model_on_tpu.md on one and on two CPU devices.
 
-    own_model_on_devices.py [quick]
-
 On TensorFlow by a strategy; on JAX by a distribution. Prints a JSON object on
 the last line.
 """
 
 import json
-import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -103,7 +100,7 @@ def on_jax() -> dict[str, Any]:
     return result
 
 
-def on_tensorflow(quick: bool) -> dict[str, Any]:
+def on_tensorflow() -> dict[str, Any]:
     strategy = _two_devices()
 
     def mirrored() -> keras.Model:
@@ -117,8 +114,6 @@ def on_tensorflow(quick: bool) -> dict[str, Any]:
         "moved": distance(one, compiled()),
         "weights": distance(one, two),
     }
-    if quick:
-        return result
     result["metrics"] = difference(evaluation(one, 51), evaluation(two, 51))
     result["answers"] = difference(answers(one, 51), answers(two, 51))
     with tempfile.TemporaryDirectory() as folder:
@@ -141,10 +136,8 @@ def _two_devices() -> Any:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    if keras.backend.backend() == "jax":
-        print(json.dumps(on_jax()))
-    else:
-        print(json.dumps(on_tensorflow(quick="quick" in sys.argv)))
+    compute = on_jax if keras.backend.backend() == "jax" else on_tensorflow
+    print(json.dumps(compute()))
 
 
 if __name__ == "__main__":

@@ -7,41 +7,29 @@ import pytest
 from engines import ENGINES
 from processes import result_of
 
-pytestmark = pytest.mark.slow
-PROGRAM = "own_model_on_devices.py"
+pytestmark = pytest.mark.weekly
 TOLERANCE = 1e-4  # the order of sums in float32, after eight steps
 
 
 @functools.cache
 def _run(engine: str) -> dict:
-    return result_of(PROGRAM, **ENGINES[engine])
+    return result_of("own_model_on_devices.py", **ENGINES[engine])
 
 
-def _assert_trained_as_one(result: dict) -> None:
+@pytest.mark.parametrize("engine", ["jax", "tensorflow"])
+def test_two_devices_train_as_one(engine):
+    result = _run(engine)
     assert result["devices"] == 2
     assert result["moved"] > 0.01
     assert result["weights"] < TOLERANCE
-
-
-def test_two_devices_train_as_one():
-    _assert_trained_as_one(result_of(PROGRAM, "quick", **ENGINES["tensorflow"]))
-
-
-@pytest.mark.weekly
-@pytest.mark.parametrize("engine", ["jax", "tensorflow"])
-def test_all_statements(engine):
-    result = _run(engine)
-    _assert_trained_as_one(result)
     assert result["metrics"] < TOLERANCE
     assert result["loaded"] < TOLERANCE
 
 
-@pytest.mark.weekly
 def test_jax_steps_per_execution():
     assert _run("jax")["steps"] < TOLERANCE
 
 
-@pytest.mark.weekly
 def test_jax_projections_divided_by_model_parallel():
     result = _run("jax")
     assert result["parts"] == ["keys", "queries", "values"]
@@ -49,6 +37,5 @@ def test_jax_projections_divided_by_model_parallel():
     assert result["exported"] < TOLERANCE
 
 
-@pytest.mark.weekly
 def test_tensorflow_answers_for_any_number_of_images():
     assert _run("tensorflow")["answers"] < TOLERANCE
