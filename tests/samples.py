@@ -18,27 +18,21 @@ def samples(array: Any) -> np.ndarray:
 
 
 def save(file: str | Path, found: dict[str, np.ndarray]) -> None:
-    """Writes arrays of `samples` and tables of texts, with the commit that is checked out.
+    """Writes arrays of `samples`, with the commit that is checked out.
 
     The samples are one array: an entry of the file for each of thousands would take more than they do.
     """
-    tables = {name: x for name, x in found.items() if x.dtype.kind == "U"}
-    arrays = {name: x for name, x in found.items() if name not in tables}
     git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    ends = np.cumsum([len(x) for x in arrays.values()])
-    values = np.concatenate(list(arrays.values()))
+    ends = np.cumsum([len(x) for x in found.values()])
+    values = np.concatenate(list(found.values()))
     np.savez_compressed(
-        file, commit=commit, names=list(arrays), ends=ends, values=values, **tables
+        file, commit=commit, names=list(found), ends=ends, values=values
     )
 
 
 def load(file: str | Path) -> dict[str, np.ndarray]:
-    """Returns the arrays and tables that `save` wrote."""
+    """Returns the arrays that `save` wrote."""
     with np.load(file) as entries:
         parts = np.split(entries["values"], entries["ends"][:-1])
-        found = dict(zip(entries["names"].tolist(), parts, strict=True))
-        others = {"commit", "names", "ends", "values"}
-        return found | {
-            name: entries[name] for name in entries.files if name not in others
-        }
+        return dict(zip(entries["names"].tolist(), parts, strict=True))
