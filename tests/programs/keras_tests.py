@@ -64,35 +64,30 @@ class KerasTest(testing.TestCase):
 
 
 class InitializersTest(testing.TestCase):
-    """Initial values have the deviation of their class."""
+    """Initial values have the mean, the deviation and about the largest value of those of Keras."""
 
-    CASES = (  # an initializer, and its mean and deviation for the shape below
-        (compat.RandomNormal(2.0, 3.0, seed=1), 2.0, 3.0),
-        (compat.VarianceScaling(2.0, "fan_in", seed=1), 0.0, (2 / 360) ** 0.5),
-        (
-            compat.VarianceScaling(2.0, "fan_out", "untruncated_normal", seed=1),
-            0.0,
-            (2 / 1800) ** 0.5,
-        ),
-        (
-            compat.VarianceScaling(1.0, "fan_avg", "uniform", seed=1),
-            0.0,
-            (1 / 1080) ** 0.5,
-        ),
+    CASES = (
+        ("RandomNormal", 2.0, 3.0),
+        ("VarianceScaling", 2.0, "fan_in"),
+        ("VarianceScaling", 1.0, "fan_avg"),
+        ("VarianceScaling", 2.0, "fan_out", "untruncated_normal"),
+        ("VarianceScaling", 1.0, "fan_avg", "uniform"),
     )
 
     def runTest(self) -> None:
-        for initializer, mean, stddev in self.CASES:
-            with self.subTest(initializer.get_config()):
-                values = self.draw(initializer)
-                self.assertAllClose(values.mean(), mean, atol=0.01 * stddev)
-                self.assertAllClose(values.std(), stddev, rtol=0.01)
-        largest = np.abs(self.draw(self.CASES[1][0])).max()
-        expected = 2 * self.CASES[1][2] / compat.STDDEV_WITHIN_TWO
-        self.assertAllClose(largest, expected, rtol=0.01)
-
-    def draw(self, initializer: keras.Initializer) -> np.ndarray:
-        return K.convert_to_numpy(initializer((3, 3, 40, 200)))
+        for name, *arguments in self.CASES:
+            with self.subTest(f"{name} {arguments}"):
+                ours, theirs = (
+                    K.convert_to_numpy(kind(*arguments, seed=1)((3, 3, 40, 200)))
+                    for kind in (
+                        getattr(compat, name),
+                        getattr(keras.initializers, name),
+                    )
+                )
+                stddev = theirs.std()
+                self.assertAllClose(ours.mean(), theirs.mean(), atol=0.02 * stddev)
+                self.assertAllClose(ours.std(), stddev, rtol=0.01)
+                self.assertAllClose(np.abs(ours).max(), np.abs(theirs).max(), rtol=0.2)
 
 
 class BatchNormTest(testing.TestCase):

@@ -87,7 +87,7 @@ NETWORKS = (
     "resnet_50_axial_attention",
     "lambda_resnet_50",
 )
-PARTS = (*CASES, "initial", "model", *NETWORKS)
+PARTS = (*CASES, "model", *NETWORKS)
 
 
 def write_weights(folder: Path) -> None:
@@ -111,8 +111,6 @@ def assign_values(model, name: str, scale: float) -> None:
 def arrays(part: str) -> dict[str, np.ndarray]:
     """Returns the arrays of one of `PARTS`, whatever was computed before."""
     keras.backend.clear_session()  # values depend on names, and these on counters
-    if part == "initial":
-        return initial_weights()
     with constant_initializers():
         if part == "model":
             return model_arrays()
@@ -136,23 +134,6 @@ def constant_initializers():
                 mock.patch.object(getattr(keras.initializers, kind), "__call__", full)
             )
         yield
-
-
-def initial_weights() -> dict[str, np.ndarray]:
-    """Returns the weights that a seed gives to layers and a small model."""
-    keras.utils.set_random_seed(3)
-    layers = {
-        "halo": lambdanet.HaloAttention(4, 2, 4),
-        "channel": lambdanet.EfficientChannelAttention(),
-    }
-    found = {"model": small_model()} | layers
-    for layer in layers.values():
-        layer.build(IMAGES)
-    return {
-        f"{name}/{number}": value
-        for name, layer in found.items()
-        for number, value in enumerate(layer.get_weights())
-    }
 
 
 def layer_arrays(layer, x: np.ndarray, arguments: dict) -> dict[str, np.ndarray]:
