@@ -7,14 +7,12 @@ data with TensorFlow, so here `keras.Model.fit` trains, with the model, loss, op
 
 import dataclasses
 import importlib.util
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import keras
 import numpy as np
 import pytest
+from processes import output_of
 from programs import run_on_engine
 
 import lambdanet
@@ -22,15 +20,7 @@ from lambdanet import configs
 from lambdanet.models.weights import weight_files
 from lambdanet.training.run.build import build_model, build_optimizer, compile_model
 
-PROGRAMS = Path(__file__).parent / "programs"
 SIDE, CLASSES = 32, 10  # of the recipe `digits`
-
-
-def run_program(name, *arguments):
-    done = subprocess.run(
-        [sys.executable, PROGRAMS / name, *arguments], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def bars(count):
@@ -49,14 +39,14 @@ def test_environment_is_jax_alone():
 
 @pytest.mark.slow
 def test_layers_pass_the_tests_of_keras():
-    run_program("keras_tests.py")
+    output_of("keras_tests.py")
 
 
 @pytest.mark.slow
 def test_models_weights_and_pictures(tmp_path):
     picture = np.random.default_rng(0).integers(0, 256, [2, 50, 41, 1], np.uint8)
     np.savez(tmp_path / "pictures.npz", gray=picture)
-    run_program("use_without_tensorflow.py", tmp_path)
+    output_of("use_without_tensorflow.py", tmp_path)
 
 
 # Of Keras, for labels of NumPy.

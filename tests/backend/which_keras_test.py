@@ -2,13 +2,11 @@
 """The backend of Keras: one line for what does not work on it, or is not installed."""
 
 import importlib
-import os
-import subprocess
 import sys
 
 import pytest
+from processes import run_code
 from refusals import refused
-from source_tree import ROOT
 
 from lambdanet.core import which_keras
 
@@ -67,13 +65,7 @@ sys.modules |= dict.fromkeys({missing})
 from lambdanet import cli
 sys.exit([cli.main(["list", "mobilenet_v2"]), cli.main(["info", "mobilenet_v2"])] != [0, 2])
 """
-    shown = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "KERAS_BACKEND": backend},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    shown = run_code(code, KERAS_BACKEND=backend)
     assert shown.returncode == 0, shown.stderr
     assert "mobilenet_v2" in shown.stdout and shown.stderr.endswith(
         f"lambdanet: error: {message}\n"

@@ -2,15 +2,13 @@
 """Models by name: features, overrides, sizes, saving, predictions and errors."""
 
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import assert_close, images, reloaded
+from processes import run_code
 from refusals import refused
 from small_models import few_block_model, small_model
 
@@ -190,9 +188,7 @@ def test_a_new_process_loads_a_model_and_gives_it_no_images(tiny, tmp_path):
         "import sys; import lambdanet.models.zoo; import tensorflow as tf; import keras\n"
         "for path in sys.argv[1:]: print(keras.models.load_model(path)(tf.zeros([0, 64, 64, 3])).shape)"
     )
-    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"}
-    command = [sys.executable, "-c", program, *files]
-    shown = subprocess.run(command, env=environment, capture_output=True, text=True)
+    shown = run_code(program, *map(str, files), TF_ENABLE_ONEDNN_OPTS="0")
     assert shown.stdout == "(0, 10)\n" * 2, shown.stderr
     assert tf.function(tiny, jit_compile=True)(images(0, 64, 64, 3)).shape == (0, 10)
 

@@ -8,7 +8,6 @@ import time
 import pytest
 from hub_server import COMMIT, serving
 from refusals import refused
-from terminal import terminal_as_stderr
 
 from lambdanet.core.errors import InputError
 from lambdanet.models.weights.hub import MissingFile, Source, fetch, find_cached
@@ -65,16 +64,6 @@ def test_a_private_repository_needs_a_token(server, monkeypatch):
         fetch(REPOSITORY, FILE)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     assert fetch(REPOSITORY, FILE)[1].sha256 == SHA256
-
-
-def test_progress_bar_only_in_a_terminal(server, capsys, tmp_path):
-    fetch(REPOSITORY, FILE)
-    assert capsys.readouterr().err == ""
-    for blob in blobs(tmp_path):
-        blob.unlink()
-    with terminal_as_stderr() as shown:
-        fetch(REPOSITORY, FILE)
-    assert b"/3.07M" in shown
 
 
 @pytest.mark.parametrize(

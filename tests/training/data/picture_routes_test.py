@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_table import AS_THEY_ARE, PICTURES, SIDE, export_pixels, saved
+from picture_table import AS_THEY_ARE, PICTURES, SIDE, saved
 from PIL import Image
 from refusals import refused
 from training_runs import open_dataset
@@ -15,7 +15,6 @@ from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import BadRecords
 from lambdanet.training.data.image_bytes import decode
 from lambdanet.training.data.image_files import as_decodable, read_image
-from lambdanet.training.serving.exported_model import load_classifier
 
 NAMES = list(PICTURES)
 REFUSED = [name for name, row in PICTURES.items() if row.expected is None]
@@ -87,11 +86,6 @@ def record_file(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    return export_pixels(tmp_path_factory.mktemp("classifier") / "model")
-
-
 def loaded(recipe, role, data_dir):
     """Returns the images of a dataset by name, and the names of unreadable ones."""
     bad = BadRecords(len(PICTURES))
@@ -130,16 +124,6 @@ def test_datasets(folder, paths, record_file, dataset, role):
         check(found, PLAIN)
         places = [place for place, name in enumerate(NAMES) if name not in PLAIN]
         assert bad == sorted(f"{record_file.name}:{place}" for place in places)
-
-
-def test_other_pictures_are_not_served(classifier):
-    serve = load_classifier(classifier).signatures["serving_bytes"]
-    for name in set(NAMES) - set(PLAIN):
-        with pytest.raises(
-            tf.errors.InvalidArgumentError,
-            match="must be a JPEG, PNG or still WebP file",
-        ):
-            serve(image_bytes=tf.constant([PICTURES[name].contents]))
 
 
 def test_pictures_are_written_to_records_as_they_are_read():

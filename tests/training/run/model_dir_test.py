@@ -9,7 +9,6 @@ from helpers import assert_equal_arrays
 from refusals import refused
 
 from lambdanet import configs
-from lambdanet.core import files
 from lambdanet.training.run import model_dir
 from lambdanet.training.run.build import build_model, build_optimizer
 from lambdanet.training.run.checkpoints import Checkpoints
@@ -156,20 +155,6 @@ def test_paths_of_recipe_are_saved_as_absolute_ones(tmp_path, monkeypatch):
     monkeypatch.chdir("tuned")
     with refused("start_from is '.*/earlier' there and 'earlier' here"):
         model_dir.check_model_dir(run, start)
-
-
-def test_failed_write_keeps_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "text"
-    files.write_atomic(path, "old\n")
-
-    def full(*args):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with refused(f"No space left on device: '{path}'", OSError):
-        files.write_atomic(path, "new\n")
-    assert path.read_text() == "old\n"
-    assert [file.name for file in tmp_path.iterdir()] == ["text"]
 
 
 @pytest.mark.parametrize("ema_decay", [0.0, 0.5])

@@ -127,17 +127,20 @@ def test_file_system_without_locks_prints_warning(tmp_path, monkeypatch, capsys)
     assert not list(tmp_path.iterdir())
 
 
-def test_full_disk_is_named_and_leaves_no_lock(tmp_path):
+def test_full_disk_is_named_and_changes_no_file(tmp_path):
+    history = tmp_path / "history.csv"
+    write_atomic(history, "old\n")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
         with refused("cannot be written: .lock: .*large"), locked(tmp_path / "run"):
             raise AssertionError
-        with refused(f"too large: '{tmp_path / 'history.csv'}'", OSError):
-            write_atomic(tmp_path / "history.csv", "epoch\n")
+        with refused(f"too large: '{history}'", OSError):
+            write_atomic(history, "new\n")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not list(tmp_path.iterdir())
+    assert history.read_text() == "old\n"
+    assert list(tmp_path.iterdir()) == [history]
 
 
 def test_folder_that_cannot_be_created_is_named(tmp_path):
