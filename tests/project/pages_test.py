@@ -30,8 +30,15 @@ from lambdanet.models.names import check_model, list_models
 from lambdanet.models.weights import hub, pretrained, weight_files
 
 COMMANDS = {command.invocation: command for command in all_commands.COMMANDS}
-# Train on several backends.
-LONG = ("docs/how-to/own_model_on_tpu.md", "docs/tutorials/keras_3_on_tpu.md")
+# Train on several backends, or take ten seconds and more for what tests of the library check each day.
+LONG = (
+    "docs/how-to/own_model_on_tpu.md",
+    "docs/how-to/own_task.md",
+    "docs/how-to/segmentation.md",
+    "docs/how-to/tf_keras.md",
+    "docs/tutorials/keras_3_on_tpu.md",
+    "docs/tutorials/streaming.md",
+)
 # In a sentence; earlier commits had others.
 NAMED = re.compile(
     r"`(lambdanet [a-z][\w-]+|python -m (?:lambdanet|benchmarks)\.[\w.]+)(?!.* at the commit)"
