@@ -21,8 +21,8 @@ SMALL = Case(4, 6, 16, 2, 3, backward=True)
     ("name", "library"),
     [
         ("position/einsum", "tensorflow"),
-        ("layer/auto on jax", "jax"),
-        ("layer/auto on torch", "torch"),
+        pytest.param("layer/auto on jax", "jax", marks=pytest.mark.weekly),
+        pytest.param("layer/auto on torch", "torch", marks=pytest.mark.weekly),
     ],
 )
 def test_process_survives_failing_case_and_ends_at_limit(name, library):

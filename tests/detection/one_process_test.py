@@ -5,15 +5,12 @@ import pytest
 from processes import output_of
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     "order",
     [
         ("tf_keras_by_its_old_name", "trainer", "retinanet"),
-        pytest.param(
-            ("retinanet", "trainer", "tf_keras_by_its_old_name"),
-            marks=pytest.mark.weekly,
-        ),
+        ("retinanet", "trainer", "tf_keras_by_its_old_name"),
     ],
 )
 def test_parts_in_one_process(order, tmp_path):

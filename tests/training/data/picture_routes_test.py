@@ -110,8 +110,9 @@ def test_predict_rejects_values_without_range(paths, name):
         read_image(paths[name])
 
 
-@pytest.mark.parametrize("role", ["train", "eval"])
-@pytest.mark.parametrize("dataset", ["folder", "tfrecord"])
+@pytest.mark.parametrize(
+    ("dataset", "role"), [("folder", "train"), ("tfrecord", "eval")]
+)
 def test_datasets(folder, paths, record_file, dataset, role):
     """Records with other pictures than TensorFlow decodes are bad ones."""
     recipe = dataclasses.replace(RECIPE, dataset=dataset)
