@@ -13,7 +13,6 @@ import keras
 import numpy as np
 import pytest
 from processes import output_of
-from programs import run_on_engine
 
 import lambdanet
 from lambdanet import configs
@@ -47,13 +46,6 @@ def test_models_weights_and_pictures(tmp_path):
     picture = np.random.default_rng(0).integers(0, 256, [2, 50, 41, 1], np.uint8)
     np.savez(tmp_path / "pictures.npz", gray=picture)
     output_of("use_without_tensorflow.py", tmp_path)
-
-
-# Of Keras, for labels of NumPy.
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
-@pytest.mark.slow
-def test_fit_saves_and_loads():
-    run_on_engine.check_fit()
 
 
 @pytest.mark.slow
