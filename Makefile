@@ -8,6 +8,7 @@
 #   make test-slow   what is slow of them: long runs, whole networks and exports
 #   make test-rest   the tests that need more: PyTorch and timm, TF Model Garden on tf_keras, Beam, the TPU compiler, the
 #                documentation or a browser
+#   make test-user   both, in one session for each backend: a minute less for what .ci/run needs
 #   make test-all   all three
 #                a part of them: make test TESTFLAGS=tests/layers/attention_test.py, or TESTFLAGS='-k causal tests/layers'
 #   make weekly  what is too long for each change: whole tables, all families and chips, long runs, the documentation, the newest
@@ -88,8 +89,8 @@ NEWEST_PYTEST := PYTHONPATH=tests KERAS_BACKEND=jax JAX_PLATFORMS=cpu XLA_FLAGS=
 
 .PHONY: demo demo-detection demo-segmentation docs docs-time tables figures test test-slow test-rest test-all fuzz \
 	test-tensorflow test-jax test-slow-tensorflow test-slow-jax test-rest-tensorflow test-rest-jax test-rest-torch \
-	install-newest test-newest test-plain-cpu test-tensorflow-2.21 weekly clean-weekly coverage check lint lint-code lint-types \
-	lint-limits lint-pages format results lock hooks release-check clean
+	test-user test-user-tensorflow test-user-jax install-newest test-newest test-plain-cpu test-tensorflow-2.21 weekly \
+	clean-weekly coverage check lint lint-code lint-types lint-limits lint-pages format results lock hooks release-check clean
 
 # Every step can be repeated: training resumes, or prints that it is finished; the export is repeated if it is older than
 # the training.
@@ -138,6 +139,8 @@ test-slow: test-slow-tensorflow test-slow-jax
 test-rest: test-rest-tensorflow test-rest-jax test-rest-torch
 endif
 
+test-user: test-user-tensorflow test-user-jax
+
 test-all: test test-slow test-rest
 
 test-tensorflow: $(VENV)/test.stamp
@@ -151,6 +154,12 @@ test-slow-tensorflow: $(VENV)/test.stamp
 
 test-slow-jax: $(VENV)/test.stamp
 	KERAS_BACKEND=jax $(PYTEST) -m "jax and slow and not rest and not weekly" $(ON_JAX)
+
+test-user-tensorflow: $(VENV)/test.stamp
+	$(PYTEST) -m "not rest and not weekly" tests
+
+test-user-jax: $(VENV)/test.stamp
+	KERAS_BACKEND=jax $(PYTEST) -m "jax and not rest and not weekly" $(ON_JAX)
 
 test-rest-tensorflow: $(VENV)/dev.stamp
 	$(PYTEST) -m "rest and not weekly" tests
