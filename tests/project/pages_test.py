@@ -32,6 +32,7 @@ from lambdanet.models.weights import hub, pretrained, weight_files
 COMMANDS = {command.invocation: command for command in all_commands.COMMANDS}
 # Train on several backends, or take ten seconds and more for what tests of the library check each day.
 LONG = (
+    "docs/explanation/which_keras.md",
     "docs/how-to/own_model_on_tpu.md",
     "docs/how-to/own_task.md",
     "docs/how-to/segmentation.md",
