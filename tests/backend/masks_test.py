@@ -260,8 +260,6 @@ OTHERS = np.where(PADDING, 1 + POSITIONS % 3, 0)
 
 def call_by_masks(call, layer, x, context):
     """Calls a layer with the padding masks that Keras keeps with tensors."""
-    if call == "steps":
-        return layers.TimeDistributed(layer)(x)
     if call == "context":
         return layer(x, context=context)
     outputs, _ = layer(x, return_state=True)
@@ -269,17 +267,16 @@ def call_by_masks(call, layer, x, context):
 
 
 @pytest.mark.parametrize("way", ["eager", "functional", "saved"])
-@pytest.mark.parametrize("call", ["context", "state", "steps"])
+@pytest.mark.parametrize("call", ["context", "state"])
 def test_embeddings_mask_calls(call, way, tmp_path):
     embedding = layers.Embedding(5, 4, mask_zero=True)
     layer = LambdaLayer(8, 2, scope=5, causal=call == "state")
     layer.build(X.shape)
-    words = np.stack([WORDS, OTHERS], axis=1) if call == "steps" else WORDS
 
     def compute(words, others):
         return call_by_masks(call, layer, embedding(words), embedding(others))
 
-    arrays = [words, OTHERS]
+    arrays = [WORDS, OTHERS]
     if way == "eager":
         found = compute(*map(K.convert_to_tensor, arrays))
     else:
@@ -288,13 +285,12 @@ def test_embeddings_mask_calls(call, way, tmp_path):
         if way == "saved":
             model = reloaded(model, tmp_path)
         found = model(arrays)
-    found = K.convert_to_numpy(found)
     x, context = (K.convert_to_numpy(embedding(words)) for words in (WORDS, OTHERS))
     if call == "context":
         expected = layer(x, context=context, padding_mask=PADDING)
     else:
         expected = layer(x, padding_mask=VISIBLE)
-    assert_equal(found[:, 0] if call == "steps" else found, expected)
+    assert_equal(found, expected)
 
 
 @pytest.mark.parametrize(

@@ -88,15 +88,6 @@ def test_efficient_channel_attention_equals_the_loop():
         assert_close(outputs[..., c], x[..., c] * gate[:, None, None], 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("channels", "size"), [(8, 3), (64, 3), (128, 5), (512, 5), (2048, 7)]
-)
-def test_size_of_its_kernel(channels, size):
-    layer = lambdanet.EfficientChannelAttention()
-    layer.build([None, None, None, channels])
-    assert layer.kernel.shape == [size, 1, 1]
-
-
 @pytest.mark.parametrize("kind", ["CPU", "RUNTIME_INT8"])
 @pytest.mark.parametrize(
     ("size", "pool_size", "strides"),

@@ -11,18 +11,6 @@ import lambdanet
 from lambdanet import LambdaLayer
 
 
-def test_tables_have_the_offsets_up_to_the_query_alone():
-    def table_of(shape, **options):
-        layer = LambdaLayer(8, **options)
-        layer.build(shape)
-        return tuple(layer.position.table.shape)
-
-    assert table_of((2, 9, 6), scope=5, causal=True) == (3, 16)
-    assert table_of((2, 9, 6), scope=None, causal=True) == (9, 16)
-    video = {"scope": (5, 3, None), "causal": "time"}
-    assert table_of((2, 4, 3, 7, 6), **video) == (3, 3, 13, 16)
-
-
 @pytest.mark.parametrize(
     ("size", "causal"), [((9,), True), ((3, 4), 2), ((2, 3, 2), "time")]
 )

@@ -5,7 +5,6 @@ import random
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from fuzzing import rounds
 from helpers import assert_near
 from keras import Input, Model, layers
@@ -110,23 +109,3 @@ def test_random_networks_equal_the_whole(seed):
         outputs.append(K.convert_to_numpy(y))
     expected = K.convert_to_numpy(model(x))
     assert_near(np.concatenate(outputs, axis=1), expected, 1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(rounds(3)))
-def test_new_weights_hold_in_random_streams(seed):
-    model, strides = random_network(random.Random(seed))
-    stream = lambdanet.streaming_model(model)
-    x = K.convert_to_tensor(images(2, strides, 4))
-    chunk = {"inputs": x, **stream.initial_state(2)}
-    calls = [stream.predict_on_batch, stream]
-    if K.ENGINE == "tensorflow":
-        calls.append(tf.function(stream))
-    for call in calls:
-        call(chunk)
-    randomize(model, seed=1)
-    stream.set_weights(lambdanet.streaming_model(model).get_weights())
-    expected = K.convert_to_numpy(model(x))
-    for call in calls:
-        found = K.convert_to_numpy(call(chunk)["outputs"])
-        assert_near(found, expected, 1e-5)

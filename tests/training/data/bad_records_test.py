@@ -74,15 +74,6 @@ def test_training_batches_keep_place_and_size(pictures, whole, capfd):
     assert capfd.readouterr().out.count("skipped ") == 3
 
 
-def test_resumed_batches_with_bad_images_are_equal(pictures):
-    _damage(pictures, "train", 2, 5, 11)
-    dataset = open_dataset(FOLDER, pictures, augmentation="crop_flip")
-    expected = [images for images, _ in dataset.train()]
-    for step in (3, 4):
-        found = [images for images, _ in dataset.train(step)]
-        np.testing.assert_array_equal(found, expected[step:])
-
-
 def test_resumed_run_does_not_decode_earlier_images(pictures, whole):
     _damage(pictures, "train", *whole[0])
     bad = BadRecords(limit=0)

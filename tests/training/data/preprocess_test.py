@@ -17,12 +17,6 @@ MEAN, STD = (0.5, 0.25, 0.125), (0.5, 0.25, 2.0)
 PLAIN = (0.0,) * 3, (1.0,) * 3
 
 
-def test_image_of_input_size_is_only_normalized():
-    image = noise(6, 6, 3)
-    got = Preprocessing(6, MEAN, STD, 1.0)(image)
-    assert_close(got, (image / 255 - MEAN) / STD, 1e-5)
-
-
 def test_crop_keeps_central_square():
     image = np.zeros([10, 16, 3], np.uint8)
     image[1:9, 4:12] = 255  # the central 8 = 0.8 * 10 pixels

@@ -60,12 +60,6 @@ def test_run_goes_on_with_other_pictures_where_told(tmp_path, monkeypatch, capsy
     assert f"{path} is of an earlier version, which did" in capsys.readouterr().out
 
 
-def test_place_with_other_pictures_from_step_12_on():
-    """Three epochs of four steps, and then two steps per epoch, as in `DataRecord.place`."""
-    record = start.DataRecord(2, {}, first_step=12, first_epoch=3)
-    assert record.place(13) == start.Place(7, 3, 1, 1)
-
-
 @pytest.mark.slow
 def test_finished_run_keeps_its_result_and_held_out_pictures(tmp_path):
     """Its folder is beside that of training."""

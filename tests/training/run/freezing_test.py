@@ -20,12 +20,9 @@ from lambdanet.training.evaluate import evaluate
 from lambdanet.training.run import start
 from lambdanet.training.run.build import (
     build_model,
-    build_optimizer,
 )
-from lambdanet.training.run.checkpoints import Checkpoints
 from lambdanet.training.run.lora import enable_lora
 from lambdanet.training.run.model_dir import load_trained_model
-from lambdanet.training.run.step import move_averages
 from lambdanet.training.train import train
 
 RECIPE = replace(
@@ -162,20 +159,3 @@ def test_adapters_of_a_model_without_projections():
     recipe = replace(RECIPE, model="resnet_micro", start_from="imagenet", lora_rank=2)
     with refused("lora_rank must be 0 for resnet_micro, which has no proj.*, got 2"):
         enable_lora(build_model(recipe), recipe.lora_rank)
-
-
-@pytest.mark.jax
-def test_averages_start_at_initial_weights(tmp_path):
-    """The averages after a step are of the initial weights, not of those of the build."""
-    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, use_bias=False)])
-    (kernel,) = model.weights
-    kernel.assign(np.full([2, 3], 7.0))
-    recipe = replace(
-        RECIPE, learning_rate=0.1, momentum=0, schedule="constant", ema_decay=1 - 1e-6
-    )
-    optimizer = build_optimizer(recipe, model.weights, 1)
-    checkpoints = Checkpoints(tmp_path, model, optimizer)
-    optimizer.apply([np.ones([2, 3], np.float32)], [kernel])
-    move_averages(optimizer, model.weights)
-    checkpoints.use_averages()
-    np.testing.assert_allclose(kernel, 7.0 - 0.1 * 9 / 11, atol=1e-5)
