@@ -28,18 +28,6 @@ def test_each_row_is_complete():
         assert 4.5 < one.accuracies["ReaL"] - one.top1 < 6.5
 
 
-def test_names():
-    one = pretrained_weights.get("lambda_resnet50ts")
-    assert one is pretrained_weights.get(one.model, "a1h_in1k")
-    assert one is pretrained_weights.find(one.model, "imagenet")
-    assert one.repository == "timm/lambda_resnet50ts.a1h_in1k"
-    assert one.page == "https://huggingface.co/timm/lambda_resnet50ts.a1h_in1k"
-    assert one.release_file == "lambda_resnet50ts_a1h_256-b87370f7.pth"
-    assert pretrained_weights.get("haloregnetz_b").mean == (0.5, 0.5, 0.5)
-    assert pretrained_weights.find("lambda_resnet_50") is None
-    assert pretrained_weights.find("lambda_resnet50ts", "mine") is None
-
-
 def test_a_file_is_known_by_its_hash():
     known, unknown = (
         pretrained_weights.get("lambda_resnet50ts"),

@@ -211,14 +211,3 @@ NUMBERS = {
 def test_numbers_of_the_papers(name):
     recipe = configs.get_recipe(name)
     assert {field: getattr(recipe, field) for field in NUMBERS[name]} == NUMBERS[name]
-
-
-def test_every_family_has_all_rows_of_table_18():
-    rows = {50: (128, 160), 101: (160, 192), 152: (192, 224, 256, 288)}
-    rows |= {270: (256,), 350: (256, 288, 320), 420: (320,)}
-    for depth, sizes in rows.items():
-        for model in ("lambda_resnet_{}", "resnet_rs_{}", "resnet_rs_{}_no_se"):
-            name = model.format(depth)
-            for size in sizes:
-                recipe = configs.get_recipe(f"imagenet_350:{name}@{size}")
-                assert (recipe.input_size, recipe.model) == (size, name)

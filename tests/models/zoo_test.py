@@ -36,9 +36,7 @@ def test_list_models_takes_patterns():
 
 def test_model_info():
     info = lambdanet.model_info("lambda_resnet_50")
-    assert info.name == "lambda_resnet_50"
-    assert info.input_size == 160
-    assert info.source == "Table 19"
+    assert (info.input_size, info.source) == (160, "Table 19")
     assert info.flops == pytest.approx(4.18e9, rel=1e-3)
     # Its sizes are those of the row that paper_numbers_test compares with the built model.
     with refused("input_size must be a positive integer, got 0"):

@@ -233,13 +233,11 @@ def test_form_table_has_costs_and_reasons(caplog):
     caplog.set_level("DEBUG", "lambdanet")
     sizes = problem(28, 128, 8, needs_gradient=False)
     rows = ops.form_table(**vars(sizes)).splitlines()
-    form = Product(True)
-    time = 1e3 * form.seconds(sizes, KERNELS["CPU"].device.inference)
-    memory = form.memory(sizes, CPU) / 1e6
-    expected = f"query_first {time:.3g} ms {memory:.3g} MB {form}: takes longer, or more memory"
-    assert " ".join(rows[2].split()) == expected
+    assert f"{Product(True)}: takes longer, or more memory" in rows[2]
     assert f" {choose(sizes).forward}: chosen" in rows[0]
-    assert caplog.messages.count(f"position lambdas by {form} for {sizes}") == 1
+    assert (
+        caplog.messages.count(f"position lambdas by {Product(True)} for {sizes}") == 1
+    )
     unknown = ops.form_table(**vars(problem(None, 128, 8)))
     assert unknown.count("not compared: needs a map and a table of known") == 2
     with device.assume("TPU"):

@@ -122,7 +122,6 @@ def test_known_topologies(capsys):
     assert cli.main(["tpu-check", "--list_topologies"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed[1:]] == [*chips.TOPOLOGIES]
-    assert "tpu7x:2x2x1 8 1153.5 96 300" in [" ".join(x.split()[:5]) for x in printed]
 
 
 def test_programs_that_cannot_be_read():
