@@ -21,7 +21,7 @@ class Hub:
         self.files: dict[str, bytes] = {}  # by "repository/file"
         self.commit = COMMIT  # of every repository
         self.token = ""  # that the server demands
-        # "busy", "hang up", "portal", or "cut" body, "lie" of the hash, "moved" commit
+        # "busy", "portal", or "cut" body, "lie" of the hash, "moved" commit
         self.trouble = ""
         self.requests: list[str] = []  # methods and paths
         self.address = ""
@@ -79,8 +79,6 @@ class Hub:
     def _send(
         self, handler: http.server.BaseHTTPRequestHandler, content: bytes
     ) -> None:
-        if self.trouble == "hang up":
-            return
         handler.send_response(200)
         handler.send_header("ETag", '"of the storage"')
         handler.send_header("Content-Length", str(len(content)))

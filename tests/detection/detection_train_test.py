@@ -172,16 +172,6 @@ def test_load_zoo_weights_from_files(classifier, tmp_path, monkeypatch, capsys):
         assert "not used: logits/bias, logits/kernel" in capsys.readouterr().out
 
 
-def test_load_zoo_weights_enlarges_global_tables(tmp_path):
-    small = lambdanet.create_model(TINY, input_size=32, scope=None)
-    weight_files.save(small, tmp_path / "global.safetensors")
-    model = backbone(size=64, scope=None)
-    assert initialize.load_zoo_weights(model, str(tmp_path / "global.safetensors"))
-    before, after = values(small), values(model)
-    tables = [name for name in after if after[name].shape != before[name].shape]
-    assert tables and all(name.endswith("table") for name in tables)
-
-
 def test_head_prefixes_are_those_of_the_families(classifier):
     mobile = (
         lambdanet.create_model("mobilenet_v2"),
@@ -429,8 +419,6 @@ def test_run_on_two_devices(trained, tmp_path):
     (line,) = re.findall("^RESULT (.*)", shown, re.MULTILINE)
     result = json.loads(line)
     assert result["replicas"] == 2
-    number, synchronized = result["synchronized"]
-    assert number > 40 and synchronized
     assert result["images"] == [[1, 2, 3]] * 2
     assert result["boxes"] < 0.01 < 1 < result["largest"]  # pixels
     # The run can be resumed from its model_dir.

@@ -193,12 +193,6 @@ def test_a_record_with_code_is_not_run(folder, tmp_path):
         load_exported_network(tmp_path / "saved")
 
 
-def test_a_folder_with_files_is_not_overwritten(folder, explained, capsys):
-    words = [f"--saved_model={folder / 'saved'}", f"--out={explained}"]
-    status = cli.main(["explain", *words, str(folder / "noise.png")])
-    assert_refused(status, "is not empty", capsys)
-
-
 # Run in the page: a person's moves, and what is there after each.
 DRIVER = """
 const errors = [];

@@ -16,14 +16,10 @@ import two_devices
 two_devices.divide_cpu()
 gc.disable()  # collections take longer than two steps
 
-import keras as keras_3  # noqa: E402
-import tf_keras as keras  # noqa: E402
 from quick_graphs import trace_quickly  # noqa: E402
 from small_model import FOUR_BLOCKS  # noqa: E402
 
-from lambdanet.backend import compat  # noqa: E402
 from lambdanet.detection.configs import resolve  # noqa: E402
-from lambdanet.detection.modeling import tasks  # noqa: E402
 from lambdanet.detection.run import train  # noqa: E402
 from lambdanet.models import zoo  # noqa: E402
 
@@ -53,28 +49,6 @@ def record_detections() -> list[tuple[list[int], np.ndarray]]:
     return detections
 
 
-def record_synchronized() -> list[bool]:
-    """Makes each Mask R-CNN that is built append whether each batch normalization is synchronized."""
-    synchronized = []
-    build_model = tasks.MaskRCNN.build_model
-
-    def recording(self):
-        model = build_model(self)
-        for layer in (*model.submodules, *compat.sublayers(model.backbone.network)):
-            if isinstance(
-                layer,
-                keras.layers.BatchNormalization | keras_3.layers.BatchNormalization,
-            ):
-                named = "Sync" in type(layer).__name__
-                synchronized.append(
-                    named or bool(getattr(layer, "synchronized", False))
-                )
-        return model
-
-    tasks.MaskRCNN.build_model = recording
-    return synchronized
-
-
 def main(folder: str, start: str) -> None:
     trace_quickly()
     # Which would trace the model again.
@@ -82,7 +56,6 @@ def main(folder: str, start: str) -> None:
     zoo.MODELS["lambda_resnet_tiny"] = FOUR_BLOCKS
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     detections = record_detections()
-    synchronized = record_synchronized()
     data = f"task.train_data.input_path={folder}/train,task.validation_data.input_path={folder}/val"
     params = resolve.resolve(
         "lambda_resnet/maskrcnn_resnetfpn_coco",
@@ -94,7 +67,6 @@ def main(folder: str, start: str) -> None:
     (_, first), (_, second) = detections
     result = {
         "replicas": strategy.num_replicas_in_sync,
-        "synchronized": [len(synchronized), all(synchronized)],
         "images": [ids for ids, _ in detections],
         "boxes": float(np.abs(first - second).max()),
         "largest": float(first.max()),

@@ -156,18 +156,6 @@ class BatchNormTest(testing.TestCase):
         }
 
 
-class InferenceTest(testing.TestCase):
-    """A model for inference takes part in the training of another model."""
-
-    def runTest(self) -> None:
-        norm = keras.layers.BatchNormalization()
-        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2), norm])
-        fast, x = lambdanet.for_inference(model), np.ones([4, 3], "float32")
-        outer = keras.Sequential([keras.Input([3]), fast, keras.layers.Dense(1)])
-        outer.compile("sgd", "mse")
-        outer.fit(x, x[:, :1], verbose=0)
-
-
 if __name__ == "__main__":
     check_every_class_is_tested()
     unittest.main()

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from refusals import refused
 
 import lambdanet
-from lambdanet.core.errors import InputError
 from lambdanet.models.preprocessing import Preprocessing
 from lambdanet.models.weights import weight_files
 
@@ -30,15 +30,8 @@ def main(folder: Path) -> None:
     }
     np.savez(folder / "prepared.npz", **prepared)
     prepare = lambdanet.preprocess_for("lambda_resnet50ts", input_size=32)
-    for wrong in (
-        np.zeros([9, 9, 3], "float32"),
-        np.zeros([9, 9, 4], "uint8"),
-        np.zeros([9, 9], "uint8"),
-    ):
-        try:
-            prepare(wrong)
-        except InputError as error:
-            print(error)
+    with refused("the type of pictures must be uint8, got 'float32'"):
+        prepare(np.zeros([9, 9, 3], "float32"))
     model = lambdanet.create_model("lambda_resnet_tiny", num_classes=4)
     weight_files.save(model, folder / "weights.safetensors")
     model = lambdanet.create_model(

@@ -82,7 +82,6 @@ def test_a_private_repository_needs_a_token(server, monkeypatch):
             InputError,
             f"commit of http.* must be {COMMIT}, got 'f{{40}}'",
         ),
-        ("hang up", "main", ConnectionError, "cannot be fetched: .*disconnected"),
         (
             "portal",
             "main",
