@@ -36,6 +36,7 @@ recipe = dataclasses.replace(
     eval_split="test[:21]",
     global_batch_size=16,
     input_size=16,
+    augmentation="none",
     sync_batch_norm=True,
     ema_decay=0.5,
     learning_rate=0.01,

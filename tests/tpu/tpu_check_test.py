@@ -198,7 +198,11 @@ def check_small_model(results, tmp_path, monkeypatch, capfd):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("topology", "mode", "top"), [("v3:2x2", "infer", 5), ("v5e:2x2", "train", TOP)]
+    ("topology", "mode", "top"),
+    [
+        pytest.param("v3:2x2", "infer", 5, marks=pytest.mark.weekly),
+        ("v5e:2x2", "train", TOP),
+    ],
 )
 def test_command_with_a_small_model(topology, mode, top, check_small_model):
     found, batch = check_small_model(topology, mode, top, "tensorflow"), BATCHES[mode]
