@@ -71,9 +71,9 @@ def test_killed_run_resumes_to_same_weights(finished, data_dir, tmp_path, capsys
 @pytest.mark.jax
 @pytest.mark.slow
 def test_ctrl_c_in_first_epoch_saves_its_step(
-    data_dir, tmp_path, monkeypatch, capfd, ctrl_c
+    finished, data_dir, tmp_path, monkeypatch, capfd, ctrl_c
 ):
-    """Where it is resumed, as after SIGTERM: see train_test."""
+    """On data that are prepared; the run is resumed as after SIGTERM, in train_test."""
     act_at(monkeypatch, [2], ctrl_c)
     assert cli.main(_command(tmp_path, data_dir)) == 130
     assert capfd.readouterr().err.splitlines() == [
