@@ -14,7 +14,7 @@ import tensorflow as tf
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.core.errors import InputError, invalid
-from lambdanet.training.data import preprocess, records
+from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import (
     BadRecords,
     Example,
@@ -294,10 +294,13 @@ class Dataset:
             self._parts(shard), self.bad_records, initial_step
         ).take(count)
 
-    def first_images(self, count: int) -> list[tf.Tensor]:
-        """Returns the first labeled images of training, up to `count`, without unreadable ones."""
-        images = self._parts(SINGLE_MACHINE)[0].first_images(count)
-        return [preprocess.normalize(image, self.recipe) for image in images]
+    def first_pairs(self, count: int) -> tf.data.Dataset:
+        """Returns the first images of training, up to `count`, without unreadable ones.
+
+        They are as a step sees them before mixup, CutMix and normalization, uint8 [size, size, c], with their
+        labels.
+        """
+        return self._parts(SINGLE_MACHINE)[0].first_pairs(count)
 
     def eval(
         self, shard: Shard = SINGLE_MACHINE, cache: bool = False, whole: bool = False

@@ -112,12 +112,10 @@ class Part:
         return self._pass(keys[0][0], 0).take(self.size)
 
     @tf.autograph.experimental.do_not_convert
-    def first_images(self, count: int) -> tf.data.Dataset:
-        """Returns the images of the first `count` examples, not normalized, without those that fail."""
+    def first_pairs(self, count: int) -> tf.data.Dataset:
+        """Returns the pairs of the first `count` examples, not normalized, without those that fail."""
         examples = self._pass(tf.constant(0, tf.int64), 0).take(count)
-        return examples.map(
-            lambda example, key: self.prepare_picture(example, key)[0]
-        ).ignore_errors()
+        return examples.map(self.prepare_picture).ignore_errors()
 
     @tf.autograph.experimental.do_not_convert
     def _pass(self, number: tf.Tensor, first: Any) -> tf.data.Dataset:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
 from lambdanet.backend import keras
@@ -214,20 +213,14 @@ class SkippedSteps(keras.callbacks.Callback):
             logs["skipped_steps"] = float(skipped)
 
 
-def show_pictures(folder: Path, recipe: Recipe, images: Sequence[tf.Tensor]) -> None:
-    """Writes the first 16 of pictures, float32 [h, w, c], for TensorBoard, without their normalization."""
-    if len(images) == 0:
+def show_pictures(folder: Path, images: Sequence[tf.Tensor]) -> None:
+    """Writes the first 16 of pictures, uint8 [h, w, c], for TensorBoard."""
+    if not images:
         return
-    pixels = tf.stack(images[:MAX_PICTURES]) * np.array(
-        recipe.std, np.float32
-    ) + np.array(recipe.mean, np.float32)
     writer = tf.summary.create_file_writer(str(folder / "pictures"))
     with writer.as_default():
         tf.summary.image(
-            "first_batch",
-            tf.clip_by_value(pixels, 0, 1),
-            step=0,
-            max_outputs=MAX_PICTURES,
+            "first_batch", tf.stack(images), step=0, max_outputs=MAX_PICTURES
         )
     writer.close()
 
@@ -258,7 +251,13 @@ def opening(
     else:
         within = f" and {done} of {steps} steps" if done else ""
         start = f"resuming {name} after epoch {epoch} of {recipe.epochs}{within}, step {step}"
-    lines = [start, _batches(recipe, devices), _loss(recipe)]
+    lines = [
+        start,
+        f"{dataset.num_examples(recipe.train_split)} pictures in {recipe.train_split}, "
+        f"{dataset.num_examples(dataset.eval_split)} in {dataset.eval_split}",
+        _batches(recipe, devices),
+        _loss(recipe),
+    ]
     for name, weights in (
         ("weights of the classes", dataset.class_weights),
         ("factors where they are present", dataset.positive_weights),

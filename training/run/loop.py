@@ -294,8 +294,8 @@ def train(
             lines = opening(dataset, path, devices, step, place.epoch, place.step)
             print("\n".join(lines), flush=True)
             if devices.chief and step == 0:
-                pictures = dataset.first_images(MAX_PICTURES)
-                show_pictures(path / model_dirs.LOGS, recipe, pictures)
+                pairs = dataset.first_pairs(MAX_PICTURES)
+                show_pictures(path / model_dirs.LOGS, [image for image, _ in pairs])
 
             # Its epochs.
             saving = SaveCheckpoints(checkpoints, chosen.save_every, stop)

@@ -24,6 +24,8 @@ ONE = {"chief": True, "replicas": 1, "worker": 0, "workers": 1}
 def lines(step=0, devices=ONE, **changes):
     dataset = SimpleNamespace(
         recipe=dataclasses.replace(RECIPE, **changes),
+        eval_split="validation",
+        num_examples={"train": 640, "validation": 30}.get,
         steps_per_epoch=10,
         class_names=["cat", "dog"],
         class_weights=(),
@@ -47,6 +49,7 @@ def test_a_new_run():
     name = f"{RECIPE.model} on {RECIPE.dataset} in run"
     assert lines() == [
         f"training {name}: 4 epochs of 10 steps",
+        "640 pictures in train, 30 in validation",
         "batches of 64 images, in float32; the learning rate begins at 0.25",
         "the loss has label smoothing of 0.1 and weight decay of 0.0001",
     ]
@@ -59,7 +62,7 @@ def test_windows_of_pictures():
 
 def test_several_machines():
     devices = {"chief": True, "replicas": 8, "worker": 0, "workers": 2}
-    assert lines(devices=devices, mixed_precision=True)[1] == (
+    assert lines(devices=devices, mixed_precision=True)[2] == (
         "batches of 64 images, 8 on each of 8 devices of 2 machines, in bfloat16; "
         "the learning rate begins at 0.25"
     )
