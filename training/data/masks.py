@@ -78,7 +78,7 @@ class MaskSource(RowSource):
 
     Whether 255 is a class is decided once, before the first mask is read, or as it is assigned.
 
-    `InputError` where a folder, a picture's mask or classes.txt is missing, and as of `tables.TableSource`.
+    `InputError` where a folder or classes.txt is missing, and as of `tables.TableSource`.
     """
 
     label_type = tf.string
@@ -162,9 +162,17 @@ class MaskSource(RowSource):
         return tf.ensure_shape(read, [None, None])
 
     def check_readable(self, split: str) -> None:
-        """Checks masks all over a split, and prints doubts; others that do not fit are bad records."""
+        """Checks masks all over a split, and prints doubts; others that do not fit are bad records.
+
+        `InputError` where a picture has no mask.
+        """
         super().check_readable(split)
         files = self.files(split)
+        for picture, mask in files:
+            if not os.path.exists(mask):
+                raise invalid(
+                    f"mask of {picture!r}", f"the file {mask!r}", "none", ACCEPTED
+                )
         masks = [mask for _, mask in files]
         checked = files[:: ceil_div(len(files), NUM_CHECKED)]
         no_class = {0, IGNORED}
@@ -311,6 +319,8 @@ def rows_of_mask_folders(
 ) -> tuple[list[Row], list[tuple[str, LeftOut]]]:
     """Returns a row for each picture, and the files of each split that are no pictures.
 
+    A picture without a mask has the path that it may have, which `MaskSource.check_readable` refuses.
+
     Args:
       folder: the folder that the paths in the rows are relative to.
       train_split: the split of the pictures that are in no folder of a split.
@@ -334,11 +344,11 @@ def rows_of_mask_folders(
             name = os.path.splitext(os.path.relpath(picture, images))[0]
             paths = [f"{each / name}{end}" for each in folders for end in MASK_NAMES]
             fitting = [path for path in paths if path in files]
-            if len(fitting) != 1:
-                accepted = f"the file {paths[0]!r}"
-                found = fitting or "none"
-                raise invalid(f"mask of {picture!r}", accepted, found, ACCEPTED)
-            mask = fitting[0]
+            if len(fitting) > 1:
+                raise invalid(
+                    f"mask of {picture!r}", f"the file {paths[0]!r}", fitting, ACCEPTED
+                )
+            mask = (fitting or paths)[0]
             owner = owners.setdefault(mask, picture)
             if owner != picture:
                 raise invalid(f"mask {mask!r}", f"that of {owner!r} alone", picture)

@@ -279,7 +279,7 @@ def test_masks_that_fit_no_picture_alone_are_refused(root):
     other.unlink()
     message = "mask of '.*000.png' must be the file '.*/000.png', got 'none'; .* JPEG"
     with refused(f"{message} is not read"):
-        open_masks(root)
+        open_masks(root).check()
 
 
 def write_white(root, *splits):
