@@ -4,7 +4,6 @@
 import base64
 import dataclasses
 import html
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from lambdanet.core.errors import escape_unprintable
-from lambdanet.training.serving.drawing import FAINT, INK, draw_prediction
+from lambdanet.training.serving.drawing import FAINT, INK, as_url, draw_prediction
 
 TEMPLATE = Path(__file__).with_name("page.html")
 NEGATIVE = (33, 102, 172)
@@ -110,7 +109,7 @@ def draw_page(explanation: Explanation) -> str:
         layers.append(shown)
     height, width = explanation.evidence.shape
     data = {
-        "picture": f"data:image/png;base64,{_png(Image.fromarray(explanation.image))}",
+        "picture": as_url(Image.fromarray(explanation.image)),
         "classes": [{"name": name, "probability": p} for name, p in explanation.top],
         "place": explanation.place,
         "finest": {"rows": height, "columns": width},
@@ -208,9 +207,3 @@ def _unit(weights: np.ndarray) -> np.ndarray:
 
 def _encoded(values: np.ndarray) -> str:
     return base64.b64encode(values.tobytes()).decode()
-
-
-def _png(image: Image.Image) -> str:
-    file = io.BytesIO()
-    image.save(file, format="PNG")
-    return base64.b64encode(file.getvalue()).decode()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawings of predictions: a picture beside the probabilities of its classes, and the files of drawings."""
+"""Drawings of predictions and labels: probabilities, overlays of masks, their legends, and their files."""
 
+import base64
 import colorsys
 import io
 import os
@@ -81,6 +82,13 @@ def save_picture(picture: Image.Image, path: str) -> None:
     write_output(Path(path), file.getvalue())
 
 
+def as_url(picture: Image.Image) -> str:
+    """Returns a picture as an address that contains its PNG, for pages without other files."""
+    file = io.BytesIO()
+    picture.save(file, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
 def draw_prediction(
     image: np.ndarray, title: str, top: Sequence[tuple[str, float]]
 ) -> Image.Image:
@@ -97,7 +105,7 @@ def draw_prediction(
     rows = top[:MAX_ROWS]
     height = 2 * MARGIN + max(PANEL, 40 + ROW * len(rows))
     canvas = Image.new("RGB", (3 * MARGIN + PANEL + CHART, height), "white")
-    shown = ImageOps.expand(_fit(Image.fromarray(image)), 1, FRAME)
+    shown = ImageOps.expand(fit(Image.fromarray(image)), 1, FRAME)
     x = MARGIN + (PANEL - shown.width) // 2
     y = MARGIN + (PANEL - shown.height) // 2
     canvas.paste(shown, (x, y))
@@ -129,7 +137,33 @@ def draw_mask(image: np.ndarray, mask: np.ndarray) -> Image.Image:
     return Image.composite(colored, picture, Image.fromarray(mask > 0))
 
 
-def _fit(image: Image.Image) -> Image.Image:
+def add_legend(
+    picture: Image.Image, numbers: Sequence[int], class_names: Sequence[str]
+) -> Image.Image:
+    """Adds names of classes below a picture, each beside its color of `mask_image`.
+
+    Args:
+      picture: the picture, such as `draw_mask` returns it, where class 0 has no color.
+      numbers: the classes to name.
+      class_names: the names of all classes.
+
+    Returns:
+      An RGB image, as wide as the picture.
+    """
+    line = max(12, picture.height // 24)
+    canvas = ImageOps.expand(picture, (0, 0, 0, line * len(numbers)), "white")
+    y = picture.height
+    for number in numbers:
+        if number:
+            canvas.paste(mask_image(np.full([line, line], number, np.uint8)), (0, y))
+        name = f" {class_names[number]}"
+        draw = ImageDraw.Draw(canvas)
+        _text(draw, (line, y), name, 3 * line // 4, INK, canvas.width - line)
+        y += line
+    return canvas
+
+
+def fit(image: Image.Image) -> Image.Image:
     """Returns an image with a longer side of `PANEL`, or less where pixels become squares of whole pixels."""
     factor = PANEL / max(image.size)
     method = Image.Resampling.LANCZOS

@@ -45,7 +45,7 @@ def predict(
       out: a folder for the drawn predictions, `NAME_prediction.png`; or a file to write instead of printing:
         .csv (a row per image and class) or .jsonl (a line per image); default: none.
         For masks, a folder for `NAME_mask.png`, with the numbers of the classes, and `NAME_overlay.png`, the
-        image under their colors.
+        image under their colors, with their names below it.
       top: the number of classes per image, at most all of them.
       window, overlap: the windows in which large images are read, for masks, as of `evaluate`.
       overwrite: whether files that exist are replaced.

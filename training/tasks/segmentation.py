@@ -16,7 +16,7 @@ from lambdanet.core.files import write_output
 from lambdanet.training.data.class_names import IGNORED
 from lambdanet.training.data.task import Batches, Evaluation, Example, Pair, Task
 from lambdanet.training.data.task_outputs import Result
-from lambdanet.training.serving.drawing import draw_mask, mask_image
+from lambdanet.training.serving.drawing import add_legend, draw_mask, mask_image
 from lambdanet.training.tasks.classification import ClassOutputs
 
 TINY = 1e-30  # the smallest probability whose logarithm is taken
@@ -74,7 +74,10 @@ class MaskOutputs(ClassOutputs):
         return {"top": [pair for pair in pairs if pair[1]]}
 
     def draw(self, image: np.ndarray, title: str, found: Any, result: Result) -> Any:
-        return [draw_mask(image, found), mask_image(found)]
+        return [
+            add_legend(draw_mask(image, found), np.unique(found), self.class_names),
+            mask_image(found),
+        ]
 
 
 class Segmentation(Task):
