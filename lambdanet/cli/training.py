@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands on recipes and runs: recipe, train, evaluate and export."""
+"""The commands on recipes and runs: recipe, check, train, evaluate and export."""
 
 import importlib
 import textwrap
@@ -88,6 +88,27 @@ def print_recipe(recipe: RecipeName | None = None, set: Settings = ()) -> None:
     if recipe is None and set:
         raise InputError("--set needs the name of a recipe")
     print(_recipes() if recipe is None else to_json(_recipe(recipe, set)))
+
+
+def check(
+    recipe: RecipeName = "folder",
+    data_dir: DataDir = None,
+    out: Folder | None = None,
+    overwrite: Annotated[Overwrite, "--out"] = False,
+    set: Settings = (),
+) -> None:
+    """Reads the pictures of a recipe: classes, sizes, copies, and what would stop a run.
+
+    Args:
+      recipe: the recipe that they are for, such as segment for masks, or a file recipe.json.
+      out: folder for pictures.html, the first pictures of training after augmentation (default: none).
+    """
+    changed = _recipe(recipe, set)
+    use_backend("tensorflow")  # reads the data of both
+
+    from lambdanet.training import check
+
+    check.check(changed, data_dir, out, overwrite)
 
 
 def train(
@@ -303,6 +324,14 @@ COMMANDS = (
         examples=(
             "lambdanet recipe imagenet_350:lambda_resnet_50@160",
             "lambdanet recipe digits --set=epochs=5",
+        ),
+    ),
+    command(
+        check,
+        fields=_fields,
+        examples=(
+            "lambdanet check --data_dir=/tmp/pictures",
+            "lambdanet check --recipe=segment --data_dir=/tmp/masks --out=/tmp/masks_check",
         ),
     ),
     command(

@@ -20,6 +20,7 @@ lambdanet convert: *=lambda_resnet26t revision as_published class_map
 lambdanet convert: *=lambda_resnet26t checkpoint out class_map
 lambdanet convert: *=lambda_resnet26t revision out class_map
 lambdanet recipe: * set
+lambdanet check: recipe data_dir out overwrite set
 lambdanet train: recipe model_dir data_dir max_bad_records backend distribute=tpu class_map tpu save_every \
     steps_per_execution accept_new_data callback deterministic set
 lambdanet evaluate: model_dir data_dir max_bad_records backend split out flip window overlap \
@@ -64,6 +65,7 @@ python -m benchmarks.device: out parts minutes overwrite
 LACKING = """
 lambdanet convert: *=lambda_resnet26t as_published
 lambdanet recipe: set
+lambdanet check: overwrite
 lambdanet evaluate: model_dir overlap
 lambdanet predict: * saved_model overlap
 lambdanet evaluate: model_dir overwrite

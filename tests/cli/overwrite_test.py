@@ -19,6 +19,7 @@ from lambdanet.training.run import model_dir
 COMMANDS = """
 a.csv: predict --saved_model=none --out=out/a.csv x.png
 x.html: explain --saved_model=none --out=out x.png
+pictures.html: check --data_dir=none --out=out
 wrong.csv: evaluate --model_dir=run --out=out
 saved_model.pb: export --model_dir=none --out=out
 saved_model.pb: export --model=resnet_50 --weights=none --out=out

@@ -20,6 +20,7 @@ from lambdanet.training.serving.exported_model import load_classifier
 # The paths of each command, "*" as an argument, and behind a bar those that may be on gs://.
 PATHS = """
 lambdanet convert: checkpoint out class_map |
+lambdanet check: out | data_dir
 lambdanet train: model_dir class_map | data_dir
 lambdanet evaluate: model_dir out | data_dir
 lambdanet export: model_dir class_names calibration | out data_dir

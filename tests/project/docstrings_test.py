@@ -26,6 +26,7 @@ PROGRAMS = {
     "lambdanet.training.serving.export:export_weights",
     "lambdanet.training.serving.predict:predict",
     "lambdanet.training.run.loop:train",
+    "lambdanet.training.check:check",
     "lambdanet.training.evaluate:evaluate",
     "lambdanet.training.convert:convert",
     "lambdanet.training.beam.pseudo_labels:pseudo_label",
