@@ -42,8 +42,8 @@ Settings = Annotated[
 DataDir = Annotated[
     str | None,
     "DIR_OR_URL",
-    "folder of the pictures or TFRecords, or of TFDS's datasets (default: the run's, else "
-    "~/tensorflow_datasets)",
+    "folder of the pictures or TFRecords, hf:USER/REPO on the hub, or folder of TFDS's datasets (default: "
+    "the run's, else ~/tensorflow_datasets)",
 ]
 MaxBadRecords = Annotated[
     int | None,

@@ -13,6 +13,9 @@ from lambdanet.core.errors import InputError, invalid, one_line
 from lambdanet.core.files import cache_dir
 
 NEWEST = "main"  # the revision of a repository if none is known
+DATASET = re.compile(
+    r"hf:(//datasets/)?(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w.-]*))*"
+)
 
 
 class Source(NamedTuple):
@@ -88,18 +91,11 @@ def fetch(repository: str, file: str, revision: str = NEWEST) -> tuple[Path, Sou
                 repository, file, revision=revision, endpoint=endpoint
             )
         )
-    # Of the client's or of its HTTP library, which differs between versions.
     except Exception as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if status in (401, 403, 404):
-            raise MissingFile(
-                f"there is no {address} for this account (HTTP {status})"
-            ) from None
-        if isinstance(error, OSError) and error.filename:
-            raise InputError(f"HF_HOME cannot be written: {one_line(error)}") from None
-        if not (cached := find_cached(repository, file, revision)):
-            reason = f"HTTP {status}" if status else one_line(error.__cause__ or error)
-            raise ConnectionError(f"{address} cannot be fetched: {reason}") from None
+        refusal = _refusal(error, address)
+        cached = find_cached(repository, file, revision)
+        if isinstance(refusal, InputError) or not cached:
+            raise refusal from None
         found = cached
     # The client names it by the sha256 that the hub reports, if it does.
     blob = found.resolve()
@@ -116,3 +112,47 @@ def fetch(repository: str, file: str, revision: str = NEWEST) -> tuple[Path, Sou
     if re.fullmatch("[0-9a-f]{40}", revision) and revision != source.revision:
         raise invalid(f"commit of {address}", revision, source.revision)
     return found, source
+
+
+def fetch_dataset(name: str, split: str) -> tuple[str, str]:
+    """Returns the folder of a dataset in the cache of huggingface_hub, and its name with the commit.
+
+    Args:
+      name: "hf:USER/REPO" or "hf:USER/REPO@REVISION", also with "hf://datasets/"; of several revisions, as in
+        a name that was returned, the last. What the cache lacks is downloaded.
+      split: the split whose Parquet files may be in any one folder of the repository.
+
+    Raises:
+      InputError: the name has another form, the hub has no such dataset for this account, it has Parquet
+        files in several folders, or the cache cannot be written.
+      ConnectionError: it is not complete in the cache, and the hub cannot be reached.
+    """
+    match = DATASET.fullmatch(name)
+    if not match:
+        raise invalid("data_dir", "hf:USER/REPO or hf:USER/REPO@REVISION", name)
+    print(f"fetching dataset {name}", flush=True)
+    try:
+        folder = client.snapshot_download(
+            match["repository"], repo_type="dataset", revision=match["revision"]
+        )
+    except Exception as error:
+        raise _refusal(error, f"dataset {name}") from None
+    root = Path(folder)
+    files = root.rglob(f"{split}-*.parquet")
+    found = {str(file.parent.relative_to(root)) for file in files}
+    if len(found) > 1:
+        raise invalid(f"folders of Parquet files in {name}", "one", sorted(found))
+    if not name.endswith(root.name):
+        name = f"{name}@{root.name}"
+    return str(root.joinpath(*found)), name
+
+
+def _refusal(error: Exception, address: str) -> Exception:
+    """Returns the error for one of the client, or of its HTTP library, which differs between versions."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403, 404):
+        return MissingFile(f"there is no {address} for this account (HTTP {status})")
+    if isinstance(error, OSError) and error.filename:
+        return InputError(f"HF_HOME cannot be written: {one_line(error)}")
+    reason = f"HTTP {status}" if status else one_line(error.__cause__ or error)
+    return ConnectionError(f"{address} cannot be fetched: {reason}")

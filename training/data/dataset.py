@@ -14,6 +14,8 @@ import tensorflow as tf
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
 from lambdanet.core.errors import InputError, invalid
+from lambdanet.models.weights.hub import fetch_dataset
+from lambdanet.models.weights.repositories import PREFIX
 from lambdanet.training.data import records
 from lambdanet.training.data.bad_records import (
     BadRecords,
@@ -57,7 +59,7 @@ class Dataset:
 
     Attributes:
       recipe: the recipe, with the dataset's number of classes where that was 0.
-      data_dir: the folder of the data; None: the default of TFDS.
+      data_dir: the folder of the data, or their repository with its commit; None: the default of TFDS.
       source: the labeled images.
       class_names: the name of each class, in the order of the labels; the images need not be on disk.
       eval_split: the split that `eval` reads.
@@ -92,7 +94,7 @@ class Dataset:
         Args:
           recipe: the dataset, its splits, the batch size, and the preprocessing.
           data_dir: the folder of TFDS (None: its default, `~/tensorflow_datasets`), or the folder of the
-            pictures or records.
+            pictures or records, or their repository on the hub, `hf:USER/REPO`.
           bad_records: the count of unreadable images; None: a new one.
           eval_split: the split for evaluation; None: the recipe's `eval_split`.
           classes: the classes that the dataset must have, in the order of the labels that are read; None, or
@@ -104,10 +106,17 @@ class Dataset:
 
         Raises:
           InputError: there is no such dataset or folder, or the dataset does not fit the recipe.
+          ConnectionError: the repository is not in the cache and cannot be fetched.
         """
         if not is_utf8(data_dir or ""):
             raise invalid("data_dir", "a path in UTF-8", data_dir)
-        source = task_of(recipe).open_source(data_dir)
+        folder = data_dir
+        if data_dir and data_dir.startswith(PREFIX):
+            if recipe.dataset != "folder":
+                accepted = "folder, for data of the hub"
+                raise invalid("dataset", accepted, recipe.dataset)
+            folder, data_dir = fetch_dataset(data_dir, recipe.train_split)
+        source = task_of(recipe).open_source(folder)
         source.make_evaluation(made_from_training)
         if white_class is not None:
             source.white_class = white_class

@@ -68,7 +68,7 @@ class ParquetSource(TableSource):
         """Leaves bad records to the run."""
 
     def _read(self, path: str) -> list[Texts]:
-        find_splits(Path(path))  # none of a numbered set is missing
+        find_splits(Path(path), parquet=True)  # none of a numbered set is missing
         files = find_parquet_files(path)
         rows = [row for file in files for row in rows_of_file(file)]
         self._names = class_names_of(files[0])

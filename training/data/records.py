@@ -188,13 +188,19 @@ def parse_field(
     return tf.io.parse_single_example(example["record"], features)[field]
 
 
-def find_splits(root: Path) -> dict[str, list[Path]]:
-    """Returns the files of each split, in order; `InputError` where one is missing, or of another set."""
+def find_splits(root: Path, parquet: bool = False) -> dict[str, list[Path]]:
+    """Returns the files of each split, in order; `InputError` where one is missing, or of another set.
+
+    Args:
+      root: the folder.
+      parquet: whether they are Parquet files, or TFRecords.
+    """
     found: dict[str, dict[int, Path]] = {}
     totals: dict[str, int] = {}
     for path in sorted(root.iterdir()):
         match = _FILE.fullmatch(path.name)
-        if match and not path.name.startswith("."):
+        is_kind = (path.suffix == ".parquet") == parquet
+        if match and is_kind and not path.name.startswith("."):
             split = match["split"]
             count = int(match["count"])
             files = found.setdefault(split, {})

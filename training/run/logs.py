@@ -91,13 +91,12 @@ def draw_curves(path: Path, recipe: Recipe) -> None:
         if not rows:
             return
         epochs = [int(row["epoch"]) for row in rows]
-        figure = Figure(figsize=(10, 4))
+        figure = Figure((10, 4))
         for place, name in ((121, "loss"), (122, task_of(recipe).best)):
             axes = figure.add_subplot(place, title=name, xlabel="epoch")
             for column, label in ((name, "training"), (f"val_{name}", "validation")):
                 values = [float(row.get(column) or "nan") for row in rows]
                 axes.plot(epochs, values, ".-", label=label)
-            axes.locator_params(axis="x", integer=True)
             axes.legend()
         file = io.BytesIO()
         figure.savefig(file)
@@ -152,7 +151,7 @@ class FirstStep(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self._end = threading.Event()
-        self._lines = threading.Thread(target=self._print, daemon=True)
+        self._lines = threading.Thread(target=self._print)
         self._lines.start()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:

@@ -141,8 +141,8 @@ def train(
     Args:
       recipe: the recipe.
       model_dir: the folder for the recipe, the checkpoints and the logs of the run.
-      data_dir: the folder of TFDS, or of the pictures or records; None: the run's, if `model_dir` has
-        one, else the default of TFDS, `~/tensorflow_datasets`.
+      data_dir: the folder of TFDS, or of the pictures or records, or `hf:USER/REPO`, their repository on the
+        hub; None: the run's, if `model_dir` has one, else the default of TFDS, `~/tensorflow_datasets`.
       class_map: a file with the names of the classes in the order of their labels, one per line, as timm's;
         None: those of the run, if `model_dir` has one, else the order of the data.
       **options: the attributes of `TrainOptions`, such as `save_every` and `distribute`.

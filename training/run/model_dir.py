@@ -5,7 +5,7 @@ recipe.json   the recipe of the run, with every field     checkpoints/  the newe
 history.csv   a row per epoch                              logs/         files for TensorBoard
 curves.png    the history as a drawing, where matplotlib is installed (logs.py)
 classes.txt   the name of each class, in the order of the labels
-data_dir.txt  the folder of the data, if one was given
+data_dir.txt  the folder of the data, or their repository with its commit, if one was given
 data.json     the number of pictures, steps per epoch, and pictures that are held out (start.py)
 best/         the checkpoint of the best epoch, if the recipe has a held-out split
 .lock         the process of the run, while it trains
@@ -28,6 +28,7 @@ from lambdanet.configs.registry import pretrained_weights
 from lambdanet.core.errors import InputError, invalid
 from lambdanet.core.files import absolute, local_path, write_atomic
 from lambdanet.models.weights import weight_files
+from lambdanet.models.weights.repositories import PREFIX
 from lambdanet.training.data.class_names import Classes, check_equal, read_names
 from lambdanet.training.run import checkpoints
 from lambdanet.training.run.build import build_model
@@ -131,8 +132,10 @@ def claim(
                 write_atomic(path / name, text)
         for name in (CHECKPOINTS, BEST):
             checkpoints.remove_unfinished(path / name)
-        if data_dir is not None and absolute(data_dir) != _saved_data_dir(path):
-            write_atomic(path / DATA_DIR, f"{absolute(data_dir)}\n")
+        if data_dir is not None:
+            if not data_dir.startswith(PREFIX):
+                data_dir = absolute(data_dir)
+            write_atomic(path / DATA_DIR, f"{data_dir}\n")
         if data:
             write_atomic(path / DATA, data)
     except OSError as error:
@@ -157,25 +160,21 @@ def find_data_dir(model_dir: str | Path, data_dir: str | None = None) -> str | N
     """Returns the folder of the data: `data_dir` if given, else the absolute path saved in training.
 
     It is None, the default of TFDS, where training had none, or its version did not save it; `InputError`
-    where the saved folder does not exist.
+    where the saved folder does not exist. For the repository and revision of training, the saved commit.
     """
-    saved = (
-        None if data_dir is not None else _saved_data_dir(Path(model_dir).expanduser())
-    )
+    file = Path(model_dir).expanduser() / DATA_DIR
+    saved = ""
+    if _has(file):
+        saved = file.read_bytes().decode(errors="replace").removesuffix("\n")
+    if saved.startswith(PREFIX) and data_dir in (None, saved.rpartition("@")[0]):
+        return saved
+    if data_dir is not None:
+        return data_dir
     if saved and not tf.io.gfile.isdir(saved):
         raise InputError(
             f"data_dir must be given: {str(model_dir)!r} was trained on {saved!r}, which is not a directory"
         )
-    return saved or data_dir
-
-
-def _saved_data_dir(path: Path) -> str | None:
-    file = path / DATA_DIR
-    return (
-        file.read_bytes().decode(errors="replace").removesuffix("\n")
-        if _has(file)
-        else None
-    )
+    return saved or None
 
 
 def class_names(model_dir: str | Path) -> list[str]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 from lambdanet.backend import compat, keras
 from lambdanet.core import which_keras
@@ -21,7 +20,6 @@ from lambdanet.core.files import (
     absolute,
     atomic_dir,
     check_output_dir,
-    read_remote,
     write_atomic,
 )
 from lambdanet.models.inference import for_inference
@@ -278,11 +276,7 @@ def _save(trained: TrainedModel, out: str | Path) -> str:
             if not outputs.any_size:
                 _record_network(model, trained, staging)
     print(f"exported {trained} to {path}")
-    saved = saved_model_pb2.SavedModel()
-    saved.ParseFromString(read_remote(f"{path}/saved_model.pb"))
-    (graph,) = saved.meta_graphs
-    version = graph.meta_info_def.tensorflow_version
-    print(f"oldest runtime: TensorFlow {version}, which wrote it")
+    print(f"oldest runtime: TensorFlow {tf.__version__}, which wrote it")
     return path
 
 

@@ -117,6 +117,8 @@ def test_files_that_cannot_be_used_are_refused(tmp_path):
         parquet.write_table(pa.table({column: ["a"]}), path)
         with refused("'.*.parquet' cannot be read: .*does not exist in schema.*"):
             open_again()
+    with refused("data_dir must be .*; it has no such files"):
+        open_again(dataset="tfrecord")
     path.write_bytes(path.read_bytes()[:-9])
     with refused("'.*.parquet' cannot be read: .*"):
         open_again()
