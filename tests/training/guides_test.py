@@ -53,6 +53,7 @@ GUIDES = (
     "how-to/pretrained",
     "how-to/other_channels",
     "how-to/tfrecords",
+    "how-to/cross_validation",
     "how-to/resume",
     "how-to/pseudo_labels",
     "how-to/many_pictures",
@@ -86,7 +87,7 @@ def reader(tmp_path, monkeypatch):
 
 def _run(program: str, words: list[str]) -> None:
     """Runs a command of a page with a small network; downloaded weights are left out."""
-    words = [IN_PACKAGE.get(word, word) for word in words]
+    words = [IN_PACKAGE.get(word, word).replace("$fold", "4") for word in words]
     if program == "lambdanet train":
         words = [
             "--recipe=folder" if word.startswith("--recipe=finetune:") else word
