@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The drawings, tables and citation of the README and the documentation are current."""
 
+import csv
 import importlib
 import re
 import subprocess
@@ -21,6 +22,8 @@ import lambdanet
 README = PAGES["README.md"]
 FIGURES = ROOT / "docs/figures"
 LINKED = PAGES | {path.name: path.read_text() for path in ROOT.glob("*.md")}
+REASONS = "docs/explanation/why_lambda_layers.md"
+FIGURE = r"\d[\d.,]* (?:%|ms|[GM]i?B|M |seconds|minutes|box|mask|weights)"
 # Drawings that no program writes any more.
 FROZEN = {
     "arena_results.svg",
@@ -91,10 +94,22 @@ def test_links_exist(page):
         assert f"def {name}(" in tests, name
 
 
-def test_detection_accuracy_is_that_of_the_results():
-    table = (ROOT / "docs/results/shapes.txt").read_text().splitlines()
-    box, mask = (line.split()[1] for line in table[1:])
-    assert f"{box} box AP and {mask} mask AP" in README
+def test_figures_in_sentences_are_those_of_the_results():
+    """Each row of sentences.csv has the text around figures, and where they are from.
+
+    Tables are left out, but for questions ("Does ..."). The README and the page of reasons have no other
+    figures.
+    """
+    texts = {}
+    for page, text in PAGES.items():
+        text = re.sub(r"^\| (?!Do).*|!\[.*?\]", "", text, flags=re.M)
+        texts[page] = " ".join(text.split())
+    for row in csv.DictReader((ROOT / "tests/sentences.csv").read_text().splitlines()):
+        (found,) = re.finditer(row["pattern"], (ROOT / row["file"]).read_text(), re.M)
+        sentence = row["text"].format(*found.groups())
+        assert sentence in texts[row["page"]]
+        texts[row["page"]] = texts[row["page"]].replace(sentence, "")
+    assert not re.search(FIGURE, texts["README.md"] + texts[REASONS])
 
 
 def test_citation_names_this_version():
