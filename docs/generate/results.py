@@ -172,14 +172,14 @@ def tpu_of_both_backends() -> str:
     return table(header, rows)
 
 
-def peers() -> str:
-    """Returns the comparison with other libraries, with links from the README."""
-    return _plain(read_csv("peers.csv"))
-
-
 def libraries() -> str:
-    """Returns the comparison with other libraries, with links from the page of results."""
-    return peers().replace("](", "](../../")
+    """Returns the comparison with other libraries, whose links lead from the top of the repository."""
+    return _plain(read_csv("peers.csv")).replace("](", "](../../")
+
+
+def installation() -> str:
+    """Returns the size and the time of the extras."""
+    return _plain(read_csv("installation.csv"))
 
 
 def pretrained() -> str:
@@ -190,21 +190,17 @@ def pretrained() -> str:
 
 
 def pretrained_lambda() -> str:
-    """Returns size, accuracy and latency of networks with lambda layers, and of a ResNet-50."""
-    # ResNet-50: Bello 2021, Table 3, and Wightman et al. 2021.
-    top1 = {"resnet_50": "76.9 to 80.4"}
-    for name in list_models("lam*", pretrained=True):
-        top1[name] = f"{info(name).weights[0].top1:.1f}"
+    """Returns size, accuracy and latency of the networks with lambda layers that have weights."""
     rows = []
     for row in read_csv("models.csv"):
         name = row["model"]
-        if name in top1:
+        if name in list_models("lam*", pretrained=True):
             rows.append(
                 {
                     "model": name,
                     "pixels": row["image_size"],
                     "parameters (M)": f"{float(row['parameters']) / 1e6:.1f}",
-                    "ImageNet top-1 (%)": top1[name],
+                    "ImageNet top-1 (%)": f"{info(name).weights[0].top1:.1f}",
                     "latency (ms)": row["ms_median"],
                 }
             )
