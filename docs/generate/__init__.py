@@ -21,6 +21,7 @@ from generate import (
     api,
     commands,
     explorer,
+    llms,
     models,
     notebooks,
     repository,
@@ -68,7 +69,8 @@ def committed(folder: Path, skipped: Sequence[str] = ()) -> Iterator[tuple[Path,
       folder: the folder of the documentation.
       skipped: the modules of `generate` whose tables stay as they are.
     """
-    for name, text in (models.pages() | notebooks.committed(folder)).items():
+    pages = models.pages() | notebooks.committed(folder)
+    for name, text in pages.items():
         yield folder / name, text
     readme = folder.parent / "README.md"
     for path in (readme, *sorted(folder.glob("*/*.md"))):
@@ -93,4 +95,5 @@ def _write(path: Path, text: str) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("config-inited", write_pages)
     app.connect("source-read", notebooks.link)
+    app.connect("build-finished", llms.write)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

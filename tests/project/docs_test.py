@@ -48,6 +48,7 @@ def test_builds_without_warnings(build):
     site, done = build
     assert done.returncode == 0, done.stderr
     assert (site / "index.html").exists()
+    assert "(tutorials/streaming.html): " in (site / "llms.txt").read_text()
 
 
 def test_site_loads_nothing_from_the_network(build):
