@@ -20,6 +20,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from generate import (
     api,
     commands,
+    examples,
     explorer,
     llms,
     models,
@@ -44,7 +45,7 @@ def write_pages(app: Sphinx, config: Config) -> None:
 
 
 def write_committed(folder: Path) -> None:
-    """Writes what is in the repository: tables, the pages of families and for PyPI, and two notebooks."""
+    """Writes what is in the repository: tables, pages of families, examples and for PyPI, two notebooks."""
     for path, text in committed(folder):
         _write(path, text)
 
@@ -69,7 +70,7 @@ def committed(folder: Path, skipped: Sequence[str] = ()) -> Iterator[tuple[Path,
       folder: the folder of the documentation.
       skipped: the modules of `generate` whose tables stay as they are.
     """
-    pages = models.pages() | notebooks.committed(folder)
+    pages = models.pages() | examples.pages(folder) | notebooks.committed(folder)
     for name, text in pages.items():
         yield folder / name, text
     readme = folder.parent / "README.md"

@@ -30,6 +30,7 @@ from lambdanet.models.names import check_model, list_models
 from lambdanet.models.weights import hub, pretrained, weight_files
 
 COMMANDS = {command.invocation: command for command in all_commands.COMMANDS}
+EXAMPLE = "image_classification_with_lambda_layers"  # test_example_learns runs it
 # Train on several backends, or take ten seconds and more for what tests of the library check each day.
 LONG = (
     "docs/explanation/which_keras.md",
@@ -62,7 +63,7 @@ def cache(tmp_path_factory):
 def _with_blocks() -> list:
     """The pages with Python blocks; each of pypi.md is in the README, too."""
     found = []
-    for name in sorted(PAGES.keys() - {"docs/pypi.md"}):
+    for name in sorted(PAGES.keys() - {"docs/pypi.md", f"docs/tutorials/{EXAMPLE}.md"}):
         if "```python\n" in PAGES[name]:
             marks = [pytest.mark.weekly] if name in LONG else []
             found.append(pytest.param(name, marks=marks))
@@ -89,6 +90,14 @@ def test_blocks_run(page, request, tmp_path, monkeypatch):
             # For the steps of an epoch.
             XLA_FLAGS=xla_flags("--xla_backend_optimization_level=1"),
         )
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_example_learns(backend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    printed = output_of(ROOT / f"docs/examples/{EXAMPLE}.py", KERAS_BACKEND=backend)
+    assert min(map(float, re.findall(r"([\d.]+) %", printed))) > 95
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
