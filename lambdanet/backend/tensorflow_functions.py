@@ -49,6 +49,7 @@ from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
 
 from lambdanet.backend.keras_functions import (
+    Gradient,
     dtype_max,  # noqa: F401
     dtype_min,  # noqa: F401
     dtype_name,  # noqa: F401
@@ -60,8 +61,6 @@ from lambdanet.backend.keras_functions import (
 DType: TypeAlias = tf.DType
 Tensor: TypeAlias = tf.Tensor
 Variable: TypeAlias = tf.Variable
-# Which a function with `custom_gradient` also returns.
-Gradient: TypeAlias = Callable[..., Any]
 Size: TypeAlias = "int | Tensor"
 
 amax = tf.reduce_max

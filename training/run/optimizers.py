@@ -138,12 +138,10 @@ def parameters_of(kind: type) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(kind.__init__).parameters)  # type: ignore[misc]
 
 
-def adaptive_clip(
-    gradient: Tensor, variable: Any, limit: float, epsilon: float = 1e-3
-) -> Tensor:
+def adaptive_clip(gradient: Tensor, variable: Any, limit: float) -> Tensor:
     """Returns the gradient of a weight after adaptive clipping (AGC, Brock et al. 2021, equation 3).
 
-        g = g * min(1, limit * max(|w|, epsilon) / |g|)
+        g = g * min(1, limit * max(|w|, 1e-3) / |g|)
 
     for the weights w and gradients g of each output channel, of a bias, a scale or a class token. The
     classifier is not clipped, as in the paper.
@@ -152,7 +150,6 @@ def adaptive_clip(
       gradient: the gradient.
       variable: the weight.
       limit: the largest size of a gradient, relative to the size of the weights.
-      epsilon: the least size of weights that counts.
 
     Example:
       >>> bias = keras.Variable([6.0, 8.0], name="bias")
@@ -162,7 +159,7 @@ def adaptive_clip(
     if _layer(variable).startswith(CLASSIFIER):
         return gradient
     axes = _unit_axes(variable)
-    largest = limit * K.maximum(norm(variable, axes), epsilon)
+    largest = limit * K.maximum(norm(variable, axes), 1e-3)
     return gradient * K.minimum(1.0, largest / K.maximum(norm(gradient, axes), 1e-6))
 
 
