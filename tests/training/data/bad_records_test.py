@@ -3,7 +3,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import damage_record
