@@ -219,7 +219,7 @@ def show_pictures(folder: Path, images: Sequence[tf.Tensor]) -> None:
     writer = tf.summary.create_file_writer(str(folder / "pictures"))
     with writer.as_default():
         tf.summary.image(
-            "first_batch", tf.stack(images), step=0, max_outputs=MAX_PICTURES
+            "first_batch", tf.stack(images) / 255, step=0, max_outputs=MAX_PICTURES
         )
     writer.close()
 
