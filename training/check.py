@@ -79,7 +79,7 @@ def check(
         )
     if unread := dataset.bad_records.names:
         problems.append(
-            f"{len(unread)} pictures cannot be read, such as {join_first(unread, ', ', 3)}"
+            f"{len(unread)} pictures cannot be read, such as {join_first(sorted(unread), ', ', 3)}"
         )
     if sizes:
         sizes.sort(key=np.prod)

@@ -32,7 +32,7 @@ FOLDER = """\
 validation has no dog
 2 files have the bytes of others, such as DIR/train/cat/0.png, DIR/validation/cat/copy.png
 2 pictures have two labels or are in two splits
-40 pictures cannot be read, such as DIR/train/dog/damaged_0.png, DIR/
+50 pictures cannot be read, such as DIR/train/dog/damaged_0.png, DIR/
 """
 
 
@@ -43,7 +43,7 @@ def test_classes_sizes_and_copies_of_folders(tmp_path, assert_found):
             write_picture(path, noise(8 + row, 9 + number, 3))
     contents = (tmp_path / "train/cat/0.png").read_bytes()
     (tmp_path / "validation/cat/copy.png").write_bytes(contents)
-    for number in range(40):
+    for number in range(50):
         damaged = tmp_path / f"train/dog/damaged_{number}.png"
         damaged.write_bytes(contents[: 60 + number])
     assert_found("", FOLDER, problems=1)
