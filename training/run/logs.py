@@ -97,6 +97,7 @@ def draw_curves(path: Path, recipe: Recipe) -> None:
             for column, label in ((name, "training"), (f"val_{name}", "validation")):
                 values = [float(row.get(column) or "nan") for row in rows]
                 axes.plot(epochs, values, ".-", label=label)
+            axes.locator_params(axis="x", integer=True)
             axes.legend()
         file = io.BytesIO()
         figure.savefig(file)
