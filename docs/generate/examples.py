@@ -36,4 +36,4 @@ def _page(path: Path) -> str:
             part = f"```python\n{part}\n```"
         page += f"\n\n{part}"
     printed = path.with_suffix(".txt").read_text()
-    return f"{page}\n\n## What it prints\n\n```text\n{printed}```\n"
+    return f"{page}\n\n## What it prints\n\nWith TensorFlow, on a CPU:\n\n```text\n{printed}```\n"
