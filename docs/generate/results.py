@@ -178,7 +178,7 @@ def libraries() -> str:
 
 
 def installation() -> str:
-    """Returns the size and the time of the extras."""
+    """Returns the sizes of the extras."""
     return _plain(read_csv("installation.csv"))
 
 
