@@ -363,7 +363,7 @@ def test_runtimes_get_probabilities_and_thresholds(run, tmp_path):
 
 def test_written_classes_are_present_from_their_threshold():
     outputs = MultilabelOutputs(NAMES, thresholds=[0.25, 0.5, 0.75])
-    result = outputs.describe(np.float32([0.25, 0.75, 0.5]), top=1)
+    result = outputs.describe(np.float32([0.25, 0.75, 0.5]), 1)
     assert outputs.fields(result)["present"] == ["red", "green"]
 
 
