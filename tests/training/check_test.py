@@ -26,12 +26,12 @@ def assert_found(tmp_path, capsys):
 
 
 FOLDER = """\
-7 pictures: 9 x 8 pixels to 10 x 10, median 9 x 9
-  cat    2 (50.0%)  3 (100.0%)
-  dog    2 (50.0%)  0 (0.0%)
+8 pictures: 9 x 8 pixels to 20 x 10, median 20 x 8
+  cat    3 (60.0%)  3 (100.0%)
+  dog    2 (40.0%)  0 (0.0%)
 validation has no dog
-2 files have the bytes of others, such as DIR/train/cat/0.png, DIR/validation/cat/copy.png
-2 pictures have two labels or are in two splits
+3 files have the bytes of others, such as DIR/train/cat/0.png, DIR/train/cat/same.png, DIR/validation/cat/same.png
+3 pictures have two labels or are in two splits
 50 pictures cannot be read, such as DIR/train/dog/damaged_0.png, DIR/
 """
 
@@ -40,9 +40,10 @@ def test_classes_sizes_and_copies_of_folders(tmp_path, assert_found):
     for row, folder in enumerate(("train/cat", "train/dog", "validation/cat")):
         for number in range(2):
             path = tmp_path / folder / f"{number}.png"
-            write_picture(path, noise(8 + row, 9 + number, 3))
+            write_picture(path, noise(8 + row, (20, 9)[number], 3))
     contents = (tmp_path / "train/cat/0.png").read_bytes()
-    (tmp_path / "validation/cat/copy.png").write_bytes(contents)
+    for split in ("train", "validation"):
+        (tmp_path / split / "cat/same.png").write_bytes(contents)
     for number in range(50):
         damaged = tmp_path / f"train/dog/damaged_{number}.png"
         damaged.write_bytes(contents[: 60 + number])
