@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from benchmarks import program
+from benchmarks.papers.sizes import parse_model
 from benchmarks.papers.speeds import CORES, IMAGES, TABLES, SpeedRow, SpeedTable
 from lambdanet.cli.tpu_check import log
 from lambdanet.core import command_line, text_table
@@ -154,8 +155,12 @@ def _correlation(table: SpeedTable, estimates: list[Estimate]) -> str:
 
 def _estimate(table: SpeedTable, row: SpeedRow, check: Check) -> Estimate:
     batch = IMAGES // CORES
-    recipe = steps.recipe_for(row.model, row.input_size)
-    recipe = dataclasses.replace(recipe, mixed_precision=table.mixed_precision)
+    model, options = parse_model(row.model)
+    recipe = dataclasses.replace(
+        steps.recipe_for(model, row.input_size),
+        mixed_precision=table.mixed_precision,
+        model_options=options,
+    )
     while True:
         try:
             build = functools.partial(steps.recipe_step, recipe, table.mode, batch)
@@ -288,7 +293,7 @@ def print_speeds(
     """Estimates the speeds of models on TPUs, with the TPU compiler; takes hours.
 
     Args:
-      table: the paper's table 12, 13 or 18, beside whose speeds the estimates are printed; default: the
+      table: the paper's table 4, 12, 13 or 18, beside whose speeds the estimates are printed; default: the
         memory and time of a model of each family.
       rows: the rows of the table, from 1; default: all.
       format: text, markdown or csv.

@@ -14,7 +14,7 @@ class SpeedRow:
 
     Attributes:
       label: the paper's name for it.
-      model: the name of the model in the zoo.
+      model: the name of the model in the zoo, and its options.
       input_size: the side of the images, in pixels.
       printed: the paper's figure.
     """
@@ -67,6 +67,13 @@ _ROWS = {
     number: tuple(map(_row, rows)) for number, rows in read_rows("speeds.csv").items()
 }
 TABLES = {
+    "4": SpeedTable(
+        "self-attention and lambda layers in a ResNet-50: inference",
+        "infer",
+        False,
+        "ex/s",
+        _ROWS["4"],
+    ),
     "12": SpeedTable(
         "placement of lambda layers in a ResNet-50: inference",
         "infer",
