@@ -30,7 +30,7 @@ FOLDER = """\
   cat    3 (60.0%)  3 (100.0%)
   dog    2 (40.0%)  0 (0.0%)
 validation has no dog
-3 files have the bytes of others, such as DIR/train/cat/0.png, DIR/train/cat/same.png, DIR/validation/cat/same.png
+3 files have the bytes of others, such as DIR/train/cat/0.png, DIR/train/cat/same.png, DIR/v
 3 pictures have two labels or are in two splits
 50 pictures cannot be read, such as DIR/train/dog/damaged_0.png, DIR/
 """

@@ -151,23 +151,27 @@ class FirstStep(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
+        self._start = time.monotonic()
         self._end = threading.Event()
         self._lines = threading.Thread(target=self._print)
         self._lines.start()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        self.stop()
+        if not self._end.is_set():
+            self.stop()
+            print(f"the first step took {self._seconds()}", flush=True)
 
     def stop(self) -> None:
         self._end.set()
         self._lines.join()
 
     def _print(self) -> None:
-        start = time.monotonic()
         print("compiling the first step, which may take minutes", flush=True)
         while not self._end.wait(SECONDS_BETWEEN_LINES):
-            print(f"{time.monotonic() - start:.0f} s so far", flush=True)
-        print(f"the first step took {time.monotonic() - start:.0f} s", flush=True)
+            print(f"{self._seconds()} so far", flush=True)
+
+    def _seconds(self) -> str:
+        return f"{time.monotonic() - self._start:.0f} s"
 
 
 SPEED = "images_per_second"

@@ -10,6 +10,7 @@ from training_runs import SHORT, act_at
 
 from lambdanet import cli, configs
 from lambdanet.configs.recipe import to_json
+from lambdanet.training.run.logs import FirstStep
 from lambdanet.training.train import train
 
 RECIPE = dataclasses.replace(SHORT, epochs=1)
@@ -66,11 +67,18 @@ def test_lines_about_the_first_step_end_where_it_fails(
     act_at(monkeypatch, [1], lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train(RECIPE, tmp_path, data_dir)
-    assert (
-        "compiling the first step, which may take minutes\n0 s so far"
-        in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "compiling the first step, which may take minutes\n0 s so far" in said
+    assert "took" not in said
     assert not any("_print" in thread.name for thread in threading.enumerate())
+
+
+def test_lines_about_the_first_step_end_with_it(capsys):
+    first_step = FirstStep()
+    for batch in range(2):
+        first_step.on_train_batch_end(batch)
+        assert not any("_print" in thread.name for thread in threading.enumerate())
+    assert capsys.readouterr().out.count("the first step took 0 s\n") == 1
 
 
 @pytest.mark.parametrize(
