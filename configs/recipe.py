@@ -116,6 +116,9 @@ class Recipe:
         "bilinear"
     )
     augmentation: Annotated[str, v.AUGMENTATIONS, "crop and flips in training"] = "none"
+    sampling: Annotated[
+        str, v.SAMPLINGS, "shuffled: each image once; balanced: each class as often"
+    ] = "shuffled"
     windows_per_image: Annotated[
         int, v.COUNT, "windows of each image with a mask per epoch"
     ] = 1

@@ -36,7 +36,7 @@ DEVIATIONS = Limit(
     lambda v: bool(v) and all(map(POSITIVE.accepts, v)),
     "one number above 0 per channel",
 )
-BALANCED = "balanced"  # weights of the classes
+BALANCED = "balanced"  # weights of the classes, or sampling
 Weights = tuple[float, ...] | Literal["balanced"]
 Precision = bool | Literal["bfloat16", "float16"]  # True becomes bfloat16
 PRECISIONS = {
@@ -77,6 +77,7 @@ OPTIMIZERS = (
 DECAY_IN_STEPS = ("adafactor", "adamw", "lamb", "lion", "muon", "schedulefreeadamw")
 SCHEDULES = ("constant", "cosine", "exponential")
 AUGMENTATIONS = ("affine", "crop_flip", "flip", "none", "padded_crop_flip")
+SAMPLINGS = ("balanced", "shuffled")
 LOSSES = ("binary_cross_entropy", "cross_entropy", "cross_entropy_dice", "dice")
 # With their classes, which `training` adds. One of your own is here with its class.
 TASKS: dict[str, Any] = dict.fromkeys(("classification", "multilabel", "segmentation"))
@@ -341,6 +342,19 @@ _RULES: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
         "positive_weights",
         lambda r: r.task == "multilabel" or not r.positive_weights,
         "empty without the task multilabel",
+    ),
+    (
+        "sampling",
+        lambda r: r.sampling != BALANCED or r.task in ("classification", "multilabel"),
+        "shuffled without the tasks classification and multilabel",
+    ),
+    (
+        "sampling",
+        lambda r: (
+            r.sampling != BALANCED
+            or BALANCED not in (r.class_weights, r.positive_weights)
+        ),
+        "shuffled with balanced weights, or rare classes would count twice",
     ),
     (
         "windows_per_image",

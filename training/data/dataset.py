@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.recipe_values import BALANCED
 from lambdanet.core.errors import InputError, invalid
 from lambdanet.models.weights.hub import fetch_dataset
 from lambdanet.models.weights.repositories import PREFIX
@@ -117,6 +118,9 @@ class Dataset:
                 raise invalid("dataset", accepted, recipe.dataset)
             folder, data_dir = fetch_dataset(data_dir, recipe.train_split)
         source = task_of(recipe).open_source(folder)
+        if recipe.sampling == BALANCED and not source.knows_labels:
+            accepted = f"shuffled: labels of {recipe.dataset} are read with the images"
+            raise invalid("sampling", accepted, recipe.sampling)
         source.make_evaluation(made_from_training)
         if white_class is not None:
             source.white_class = white_class

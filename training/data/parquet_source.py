@@ -39,6 +39,8 @@ class ParquetSource(TableSource):
     as of `TableSource`.
     """
 
+    knows_labels = False  # a random order would read a row group for each picture
+
     def read_columns(self, columns: Example, seed: Any, first: Any) -> tf.data.Dataset:
         groups: dict[bytes, list[bytes]] = {}  # those in memory
 

@@ -11,9 +11,12 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import tensorflow as tf
 
+from lambdanet.backend.tensors import ceil_div
 from lambdanet.configs.recipe import Recipe
+from lambdanet.configs.recipe_values import BALANCED
 from lambdanet.core.errors import InputError, invalid, unknown
 from lambdanet.training.data.bad_records import Example
 from lambdanet.training.data.image_bytes import Encoded, is_decodable
@@ -46,6 +49,7 @@ class Source(Protocol):
     # task reads labels in that order.
     numbers: Sequence[int | None] = ()
     soft: bool = False  # whether the examples have probabilities
+    knows_labels: bool = False  # before the images are read, in any order
     # The pictures of training of which the evaluation split is made, as it has no folder: their paths from
     # the data_dir on.
     made_from_training: Sequence[str] = ()
@@ -127,6 +131,7 @@ class RowSource(Source):
     """
 
     label_type = tf.int64
+    knows_labels = True
 
     def __init__(self, recipe: Recipe, path: str, root: str, listed: list[Row]):
         self.channels = 1 if len(recipe.mean) == 1 else 3
@@ -135,6 +140,7 @@ class RowSource(Source):
         self._root = root
         self._listed = listed
         self._seed = recipe.seed
+        self._is_balanced = recipe.sampling == BALANCED
 
     def find_rows(self, split: str) -> list[Row]:
         """Returns the rows of a split, in order, with the paths and labels that are read."""
@@ -184,6 +190,14 @@ class RowSource(Source):
             "name": [_encoded(row.picture) for row in rows],
             "label": tf.constant(labels, self.label_type),
         }
+        if self._is_balanced and seed is not None:
+            classes = places_of_classes([row.label for row in rows])
+            draw = functools.partial(draw_balanced, classes, len(rows))
+            seeds = tf.stack([self._seed, seed, shard.index])
+            places = tf.numpy_function(draw, [seeds], tf.int64)
+            places = tf.ensure_shape(places, [len(rows)])
+            columns = {name: tf.gather(columns[name], places) for name in columns}
+            seed = None
         return self.read_columns(columns, seed, tf.cast(first, tf.int64))
 
     def read_columns(self, columns: Example, seed: Any, first: Any) -> tf.data.Dataset:
@@ -227,6 +241,46 @@ class RowSource(Source):
 
     def files(self, split: str) -> list[tuple[str, Any]]:
         return [(row.picture, row.label) for row in self.rows(split)]
+
+
+def places_of_classes(labels: Sequence[Any]) -> list[np.ndarray]:
+    """Returns the places of the pictures of each class that has any.
+
+    Args:
+      labels: the numbers of classes [n], or of each class 1 where it is present [n, classes]. Then those
+        without a class are one more.
+    """
+    found = np.array(labels)
+    if found.ndim == 1:
+        classes = [np.flatnonzero(found == label) for label in np.unique(found)]
+    else:
+        present = found == 1
+        columns = [*present.T, ~present.any(axis=1)]
+        classes = [np.flatnonzero(column) for column in columns]
+    return [places for places in classes if len(places)]
+
+
+def draw_balanced(
+    classes: list[np.ndarray], count: int, seeds: np.ndarray
+) -> np.ndarray:
+    """Returns the places of random pictures, int64 [count]: first their class, each with equal probability.
+
+    All pictures of a class are drawn, in a random order, before one of them is drawn again.
+
+    Args:
+      classes: what `places_of_classes` returns.
+      count: the number of pictures.
+      seeds: int64 [n], none below 0.
+    """
+    generator = np.random.default_rng(seeds)
+    drawn = generator.integers(len(classes), size=count)
+    places = np.zeros(count, np.int64)
+    for number, pictures in enumerate(classes):
+        turns = np.flatnonzero(drawn == number)
+        rounds = np.tile(pictures, (ceil_div(len(turns), len(pictures)), 1))
+        order = generator.permuted(rounds, axis=1).ravel()
+        places[turns] = order[: len(turns)]
+    return places
 
 
 def _encoded(value: Any) -> Any:
