@@ -51,7 +51,7 @@ def check(
     lines = []
     problems = []
     sizes: list[Any] = []
-    places = {}
+    places: dict[str, str] = {}
     with contextlib.redirect_stdout(io.StringIO()) as said:
         dataset = Dataset.open(
             recipe, data_dir, eval_split=recipe.held_out_split or None

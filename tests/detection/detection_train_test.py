@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from detection_records import encode_example
 from helpers import assert_equal_arrays
 from numpy.random import default_rng
 from processes import output_of
@@ -32,7 +33,6 @@ from lambdanet.detection.modeling import initialize
 from lambdanet.detection.modeling.backbones import ZooBackbone
 from lambdanet.detection.run import model_dir as model_dirs
 from lambdanet.detection.run import train as run_train
-from lambdanet.detection.run import train_step
 from lambdanet.models import zoo
 from lambdanet.models.weights import tensor_files, weight_files
 from lambdanet.training.run import checkpoints, model_dir
@@ -103,7 +103,7 @@ def picture(labels, number=0, box=(0.1, 0.2, 0.7, 0.9), channels=3, **changes):
     """Returns a record whose objects have the same box."""
     image = default_rng(number).integers(0, 256, [80, 100, channels], np.uint8)
     masks = [np.ones([80, 100, 1], np.uint8)] * changes.pop("masks", len(labels))
-    return train_step.encode_example(
+    return encode_example(
         image, np.array([box] * len(labels)), labels, masks, number, **changes
     )
 

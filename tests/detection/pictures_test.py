@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
+from detection_records import encode_example
 from helpers import smooth_picture
 from PIL import Image
 from refusals import refused
@@ -15,7 +16,6 @@ from refusals import refused
 from lambdanet.detection.configs import resolve
 from lambdanet.detection.data import annotations, records
 from lambdanet.detection.model_garden import task_factory
-from lambdanet.detection.run import train_step
 from lambdanet.detection.serving.saved_model import ModelGardenModule
 from lambdanet.training.data import image_files
 from lambdanet.training.data.records import write_records
@@ -80,7 +80,7 @@ def record(contents, height=SIDE, width=SIDE, number=17):
         np.zeros([height, width, 3], np.uint8),
         [np.ones([height, width, 1], np.uint8)],
     )
-    example = train_step.encode_example(
+    example = encode_example(
         image, np.array([[0.1, 0.2, 0.7, 0.9]]), [1], masks, number
     )
     example.features.feature["image/encoded"].bytes_list.value[0] = contents

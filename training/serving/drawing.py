@@ -138,13 +138,15 @@ def draw_mask(image: np.ndarray, mask: np.ndarray) -> Image.Image:
 
 
 def add_legend(
-    picture: Image.Image, numbers: Sequence[int], class_names: Sequence[str]
+    picture: Image.Image,
+    numbers: Sequence[int] | np.ndarray,
+    class_names: Sequence[str],
 ) -> Image.Image:
     """Adds names of classes below a picture, each beside its color of `mask_image`.
 
     Args:
       picture: the picture, such as `draw_mask` returns it, where class 0 has no color.
-      numbers: the classes to name.
+      numbers: the classes to name, integers [n].
       class_names: the names of all classes.
 
     Returns:
