@@ -5,7 +5,8 @@ import csv
 import io
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -259,6 +260,7 @@ def opening(
         start,
         f"{dataset.num_examples(recipe.train_split)} pictures in {recipe.train_split}, "
         f"{dataset.num_examples(dataset.eval_split)} in {dataset.eval_split}",
+        *_extremes(dataset),
         _batches(recipe, devices),
         _loss(recipe),
     ]
@@ -271,6 +273,18 @@ def opening(
         if shown:
             lines.append(f"{name}: {', '.join(shown)[:200]}")
     return lines
+
+
+def _extremes(dataset: Dataset) -> Iterator[str]:
+    """Yields a line on the largest and smallest class of training, where they are known before reading."""
+    source = dataset.source
+    files = source.files(dataset.recipe.train_split)
+    counts = Counter(label for _, label in files if isinstance(label, int))
+    found = counts.most_common()
+    if found:
+        (most, high), (least, low) = found[0], found[-1]
+        names = source.class_names
+        yield f"the largest class is {names[most]} with {high}, the smallest {names[least]} with {low}"
 
 
 def _batches(recipe: Recipe, devices: Devices) -> str:

@@ -25,6 +25,9 @@ def lines(step=0, devices=ONE, **changes):
     dataset = SimpleNamespace(
         recipe=dataclasses.replace(RECIPE, **changes),
         eval_split="validation",
+        source=SimpleNamespace(
+            files={"train": [("", 1), ("", 0), ("", 1)]}.get, class_names=["cat", "dog"]
+        ),
         num_examples={"train": 640, "validation": 30}.get,
         steps_per_epoch=10,
         class_names=["cat", "dog"],
@@ -50,19 +53,20 @@ def test_a_new_run():
     assert lines() == [
         f"training {name}: 4 epochs of 10 steps",
         "640 pictures in train, 30 in validation",
+        "the largest class is dog with 2, the smallest cat with 1",
         "batches of 64 images, in float32; the learning rate begins at 0.25",
         "the loss has label smoothing of 0.1 and weight decay of 0.0001",
     ]
 
 
 def test_windows_of_pictures():
-    found = lines(task="segmentation", loss="", windows_per_image=8)[1]
+    found = lines(task="segmentation", loss="", windows_per_image=8)[3]
     assert found.startswith("batches of 64 windows, 8 per image and epoch, in float32;")
 
 
 def test_several_machines():
     devices = {"chief": True, "replicas": 8, "worker": 0, "workers": 2}
-    assert lines(devices=devices, mixed_precision=True)[2] == (
+    assert lines(devices=devices, mixed_precision=True)[3] == (
         "batches of 64 images, 8 on each of 8 devices of 2 machines, in bfloat16; "
         "the learning rate begins at 0.25"
     )
