@@ -177,6 +177,7 @@ class FirstStep(keras.callbacks.Callback):
 
 SPEED = "images_per_second"
 MAX_PICTURES = 16
+FEW_STEPS = 10
 
 
 class Speed(keras.callbacks.Callback):
@@ -272,6 +273,11 @@ def opening(
         shown = [f"{name} {weight:.3g}" for name, weight in pairs]
         if shown:
             lines.append(f"{name}: {', '.join(shown)[:200]}")
+    if steps < FEW_STEPS:
+        line = f"an epoch has fewer than {FEW_STEPS} steps: a smaller global_batch_size"
+        if recipe.task == "segmentation":
+            line += ", or a larger windows_per_image,"
+        lines.append(f"{line} gives more")
     return lines
 
 

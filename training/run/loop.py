@@ -73,6 +73,7 @@ from lambdanet.training.run.logs import (
     show_pictures,
 )
 from lambdanet.training.run.lora import enable_lora
+from lambdanet.training.run.memory import memory_lines
 from lambdanet.training.run.optimizers import class_of
 from lambdanet.training.run.stop_request import StopRequest
 
@@ -292,6 +293,7 @@ def train(
             if devices.chief:
                 ends.callback(draw_curves, path / model_dirs.HISTORY, recipe)
             lines = opening(dataset, path, devices, step, place.epoch, place.step)
+            lines += memory_lines(recipe, model, devices.workers)
             print("\n".join(lines), flush=True)
             if devices.chief and step == 0:
                 pairs = dataset.first_pairs(MAX_PICTURES)
