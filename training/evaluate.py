@@ -47,7 +47,7 @@ def evaluate(
     flip: bool = False,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Evaluates the model in a model_dir, and prints the result on one line.
+    """Evaluates the model in a model_dir, and prints the result on one line; for masks, also IoU per class.
 
     The images are read once, in order, without augmentation. The loss is the mean cross-entropy without label
     smoothing and weight decay, so that it can be compared between recipes. With the task segmentation each
@@ -115,6 +115,9 @@ def evaluate(
     with_mirrors = " with mirror images" if flip else ""
     line = f"{recipe.dataset} {dataset.eval_split}{with_mirrors}: {found.text}"
     print(line)
+    for name, score in zip(dataset.class_names, found.scores, strict=False):
+        if not np.isnan(score):
+            print(f"  {name} {100 * score:.0f} %")
     if folder:
         task.write(folder, dataset, found, title=f"{recipe.model}, {line}")
     return result

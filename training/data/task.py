@@ -39,6 +39,7 @@ class Evaluation(NamedTuple):
       labels: those of all images, [n, ...], or what else `Task.write` needs.
       predicted: what the task makes of the outputs for them, [n, ...].
       confidences: the probabilities of `predicted`, [n], where these are classes.
+      scores: a measure of each class to print, from 0 to 1, NaN where there is none.
     """
 
     values: dict[str, Any]
@@ -46,6 +47,7 @@ class Evaluation(NamedTuple):
     labels: np.ndarray
     predicted: np.ndarray
     confidences: Any = None
+    scores: Sequence[float] = ()
 
 
 class Task(Protocol):

@@ -190,7 +190,7 @@ class Segmentation(Task):
         )
         if np.count_nonzero(total.sum(axis=1)) == 1:
             text += ", all pixels of one class"
-        return Evaluation(values, text, total, total)
+        return Evaluation(values, text, total, total, scores=class_iou(total))
 
     def write(self, folder: Path, dataset: Any, found: Evaluation, title: str) -> None:
         rows = []

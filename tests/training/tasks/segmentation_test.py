@@ -219,7 +219,7 @@ def segmenter_of_colors(name, num_classes, **_):
     return keras.Model(images, keras.ops.concatenate([images, black], -1))
 
 
-def test_evaluation_is_a_count_by_hand(tmp_path, monkeypatch):
+def test_evaluation_is_a_count_by_hand(tmp_path, monkeypatch, capsys):
     """Of two pictures, with a pixel that is ignored in each, and a class that is in none."""
     masks = ([[0, 0, 1], [1, 2, 255]], [[0, 1], [2, 255]])
     found = ([[0, 1, 1], [1, 2, 0]], [[0, 2], [2, 1]])
@@ -229,6 +229,8 @@ def test_evaluation_is_a_count_by_hand(tmp_path, monkeypatch):
     recipe = replace(RECIPE, num_classes=4)
     write_run(tmp_path / "run", recipe, NAMES, str(tmp_path))
     result = evaluate(tmp_path / "run", out=tmp_path / "out")
+    per_class = "\n  background 67 %\n  red 50 %\n  green 67 %\nper class:"
+    assert per_class in capsys.readouterr().out
     assert result["mean_iou"] == pytest.approx((2 / 3 + 2 / 4 + 2 / 3) / 3)
     # The logits are 2 and -2; six of eight pixels are right.
     loss = np.log(np.exp(2) + 3 * np.exp(-2)) - (6 * 2 - 2 * 2) / 8
