@@ -83,6 +83,12 @@ def test_pixels_of_masks_and_their_page(tmp_path, assert_found):
     assert_found("--recipe=segment", MASKS, problems=1)
 
 
+def test_overlay_has_hues_of_classes_alone():
+    overlay = draw_mask(np.uint8([[[255, 0, 0]]]), np.uint8([[1]]))
+    # Half of gray, 0.299 * 255 = 76, and half of (0, 74, 255) of the legend.
+    assert overlay.getpixel((0, 0)) == (38, 75, 165)
+
+
 def test_several_labels_are_counted_where_they_are_known(tmp_path, assert_found):
     table = "file,split,cat,dog\n0.png,train,1,1\n1.png,train,1,0\n2.png,train,0,\n"
     (tmp_path / "t.csv").write_text(f"{table}3.png,test,0,1\n")

@@ -131,9 +131,13 @@ def mask_image(mask: np.ndarray) -> Image.Image:
 
 
 def draw_mask(image: np.ndarray, mask: np.ndarray) -> Image.Image:
-    """Draws an image, uint8 RGB [h, w, 3], under the half transparent colors of a mask; not of class 0."""
+    """Draws an image, uint8 RGB [h, w, 3], under the half transparent colors of a mask; not of class 0.
+
+    Under a color, the image is gray, so the hue is that of the class, as in the legend.
+    """
     picture = Image.fromarray(image)
-    colored = Image.blend(picture, mask_image(mask).convert("RGB"), 0.5)
+    gray = picture.convert("L").convert("RGB")
+    colored = Image.blend(gray, mask_image(mask).convert("RGB"), 0.5)
     return Image.composite(colored, picture, Image.fromarray(mask > 0))
 
 
