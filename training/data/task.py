@@ -47,7 +47,7 @@ class Evaluation(NamedTuple):
     labels: np.ndarray
     predicted: np.ndarray
     confidences: Any = None
-    scores: Sequence[float] = ()
+    scores: Any = ()
 
 
 class Task(Protocol):
