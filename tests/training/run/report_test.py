@@ -59,7 +59,7 @@ def test_a_new_run():
         "batches of 64 images, in float32; the learning rate begins at 0.25",
         "the loss has label smoothing of 0.1 and weight decay of 0.0001",
     ]
-    assert lines(steps=9)[4:] == [f"{FEW} gives more"]
+    assert lines(steps=9)[5:] == [f"{FEW} gives more"]
 
 
 def test_windows_of_pictures():
