@@ -43,8 +43,8 @@ def step_bytes(model: keras.Model, shape: tuple[int, ...]) -> int:
         2 * (bytes of all outputs of layers) + bytes of the weights and of the optimizer's variables
 
     The outputs have gradients of their size, and the update makes new values. What a layer computes within
-    itself is not counted, nor what a layer contains that is a network: the number is within a factor of two
-    for networks of the zoo.
+    itself is not counted, nor what a layer contains that is a network. For `unet_2d` on 16 pictures of 64
+    pixels, TensorFlow on a CPU took 0.88 GB in addition to its variables, and the estimate is 1.35 GB.
 
     Args:
       model: a compiled model; of one that is not functional, only the variables are counted.
