@@ -153,16 +153,16 @@ def run(contender: str, seed: int, on: str, data_dir: Path, model_dir: Path) -> 
     begin = time.process_time()
     train(recipe, model_dir, str(data_dir))
     seconds = (time.process_time() - begin) / recipe.epochs
-    evaluated = evaluate(model_dir, window=window, overlap=window // 2)
+    evaluated = evaluate(model_dir, window=window, overlap=window // 4)
     network, _ = load_trained_model(model_dir)
     picture = np.array(Image.open(data_dir / other / "images/earth.png"))
     logits = lambdanet.sliding_window(
         lambdanet.for_inference(network),
-        (picture[..., np.newaxis] / np.float32(255) - MEAN) / STD,
+        (picture[np.newaxis, ..., np.newaxis] / np.float32(255) - MEAN) / STD,
         window=window,
-        overlap=window // 2,
+        overlap=window // 4,
     )
-    np.save(model_dir / "land.npy", np.argmax(logits, axis=-1) == 1)
+    np.save(model_dir / "land.npy", np.argmax(logits[0], axis=-1) == 1)
     return {
         "parameters": count_parameters(network),
         "evaluate": evaluated["mean_iou"],
