@@ -70,10 +70,12 @@ def outdated(rows: Iterable[dict[str, str]], root: Path = ROOT) -> Iterator[str]
 
 # One for each page, as markers name functions without arguments.
 accuracy = functools.partial(line, "accuracy")
+keywords = functools.partial(line, "keywords")
 libraries = functools.partial(line, "libraries")
 speed = functools.partial(line, "speed")
 tables = functools.partial(line, "tables")
 tpu = functools.partial(line, "tpu")
+water = functools.partial(line, "water")
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:

@@ -230,6 +230,42 @@ def shapes() -> str:
     return _printed("shapes.txt")
 
 
+def water() -> str:
+    """Returns the IoU of land and water, by network and by the half that it was trained on."""
+    keys = ("contender", "trained_on", "parameters")
+    measures = ("iou_land", "iou_water", "mean_iou", "evaluate", "seconds")
+    return _by_seeds("water.csv", keys, measures)
+
+
+def keywords() -> str:
+    """Returns the measures of keywords, by network."""
+    measures = ("average_precision", "f1", "f1_at_half", "seconds")
+    return _by_seeds("keywords.csv", ("contender", "parameters"), measures)
+
+
+def _by_seeds(name: str, keys: Sequence[str], measures: Sequence[str]) -> str:
+    """Returns a table of a file with means of runs that differ in the seed, and their extremes."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in read_csv(name):
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    cells = []
+    for key, rows in groups.items():
+        spreads = [_spread([row[measure] for row in rows]) for measure in measures]
+        cells.append([*key, str(len(rows)), *spreads])
+    return table([*keys, "runs", *measures], cells)
+
+
+def _spread(texts: Sequence[str]) -> str:
+    """Returns the mean of numbers, and the lowest and the highest of several."""
+    if "" in texts:
+        return "-"
+    numbers = [float(text) for text in texts]
+    mean = f"{sum(numbers) / len(numbers):.3f}"
+    if len(numbers) == 1:
+        return mean
+    return f"{mean} ({min(numbers):.3f} to {max(numbers):.3f})"
+
+
 def _printed(name: str) -> str:
     text = (RESULTS / name).read_text(encoding="utf-8")
     return f"```text\n{text.rstrip()}\n```"

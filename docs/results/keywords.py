@@ -152,8 +152,9 @@ def run(contender: str, seed: int, drawings: Path, model_dir: Path) -> dict:
         found = evaluate(model_dir, split="test", out=model_dir / name)
         row["average_precision"] = found["average_precision"]
         with (model_dir / name / "classes.csv").open(encoding="utf-8") as file:
-            scores = [float(line["f1"]) for line in csv.DictReader(file)]
-        row[name] = np.mean(scores)
+            scores = [line["f1"] for line in csv.DictReader(file)]
+        # None for a keyword without a drawing in the split.
+        row[name] = np.mean([float(score) for score in scores if score])
         halves = {"thresholds": [0.5] * len(scores)}
         best.write_text(json.dumps(json.loads(best.read_text()) | halves))
     return row
