@@ -22,8 +22,8 @@ import numpy as np
 OUT = Path(__file__).with_suffix(".csv")
 SIDE = 96
 MIN_DRAWINGS = 60
-# Icon themes, and 1,375 stars that one program drew.
-LEFT_OUT = ("computer/icons", "shapes/stars")
+# Icon themes, stars that one program drew, and gradients without a shape.
+LEFT_OUT = ("computer/icons", "shapes/stars", "special/gradients")
 # Not about what is drawn: one was left by a program, the others say where a drawing was put.
 NO_KEYWORDS = {"hash", "special", "unsorted"}
 SUBJECT = "{http://purl.org/dc/elements/1.1/}subject"
@@ -96,6 +96,9 @@ def render(source: Path, folder: Path) -> None:
             print(f"{name} is left out: {error!r}", flush=True)
             continue
         small = np.array(Image.open(file).convert("L").resize((8, 8)))
+        if small.min() == 255:
+            print(f"{name} is left out: it is blank", flush=True)
+            continue
         shape = (small > small.mean()).tobytes()
         keys[file.name] = (shape, re.sub(r"[\d_]+|bw|\.svg$", "", name)), words & kept
     splits = split({name: pair for name, (pair, _) in keys.items()})
