@@ -21,7 +21,7 @@ from processes import output_of
 from programs.run_page import KERAS_3, programs, run_page
 from source_tree import ROOT
 
-from lambdanet import cli, configs
+from lambdanet import configs
 from lambdanet.configs.recipe import override
 from lambdanet.configs.registry import pretrained_weights
 from lambdanet.core import command_line
@@ -147,20 +147,6 @@ def test_every_command_is_on_a_page():
     named = set(NAMED.findall("".join(PAGES.values())))
     assert used | named <= set(COMMANDS)
     assert {name for name in COMMANDS if "benchmarks." not in name} <= used
-
-
-@pytest.mark.slow
-def test_prediction_of_the_readme(tmp_path, capsys):
-    """`predict` prints the answer that is beside the picture."""
-    model = str(tmp_path / "model")
-    name = "lambda_resnet_tiny"
-    cli.main(["export", f"--model={name}", "--weights=digits", f"--out={model}"])
-    capsys.readouterr()
-    picture = str(ROOT / "docs/figures/digit.png")
-    cli.main(["predict", f"--saved_model={model}", picture])
-    _, line, *_ = capsys.readouterr().out.splitlines()
-    digit, probability, _ = line.split()
-    assert f"the answers: {digit} with {probability} %" in PAGES["README.md"]
 
 
 @pytest.mark.slow
