@@ -126,7 +126,7 @@ def _function(model, size):
 
 def _converted(function, format):
     with export_runtimes._quiet():
-        return export_runtimes.FORMATS[format].convert(function)
+        return export_runtimes.FORMATS[format].convert(function, None, None)
 
 
 def _check_litert(content):
