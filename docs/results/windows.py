@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains U-Nets to find small buoys in large pictures, with and without windows around them.
+"""Trains small networks to find small buoys in large pictures, with and without windows around them.
 
     python docs/results/windows.py FOLDER
 
@@ -21,7 +21,8 @@ from lambdanet.training.train import train
 
 SIDE = 1024
 SETTINGS = (
-    "model=unet_2d",
+    "model=lambda_resnet_micro",
+    "model_options={'filters': 28, 'low_level_filters': 16, 'dilation_rates': [2, 4]}",
     "input_size=64",
     "color_jitter=0",
     "global_batch_size=8",
@@ -33,7 +34,7 @@ SETTINGS = (
 
 
 def draw(folder: Path) -> None:
-    """Draws waves with six orange discs, and ten squares of their color that are foam."""
+    """Draws waves with six orange discs, the buoys, and ten brighter squares."""
     generator = np.random.default_rng(0)
     rows, columns = np.mgrid[:SIDE, :SIDE]
     for number in range(12):
@@ -45,10 +46,11 @@ def draw(folder: Path) -> None:
             row, column = generator.integers(20, SIDE - 20, size=2)
             if place < 10:
                 inside = np.maximum(abs(rows - row), abs(columns - column)) < 9
+                picture[inside] += 60
             else:
                 inside = np.hypot(rows - row, columns - column) < 10
+                picture[inside] += [120, 40, -60]
                 mask[inside] = 255
-            picture[inside] += [120, 40, -60]
         split = "train" if number < 8 else "validation"
         for name, pixels in (("images", picture.clip(0, 255)), ("masks", mask)):
             path = folder / split / name / f"{number}.png"
