@@ -88,8 +88,8 @@ class PastPositions(Layer):
     """
 
     def call(self, inputs: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        together = K.concatenate([past, inputs], axis=1)
-        return together, together[:, inputs.shape[1] :]
+        extended = K.concatenate([past, inputs], axis=1)
+        return extended, extended[:, inputs.shape[1] :]
 
 
 @keras.saving.register_keras_serializable("lambdanet")
@@ -260,9 +260,9 @@ class _Stream:
         if count == 0:
             return x
         past = self._input(layer, "past", (count, x.shape[2]), x.dtype)
-        together, past = PastPositions(name=f"{layer.name}_context")(x, past)
+        extended, past = PastPositions(name=f"{layer.name}_context")(x, past)
         self._output(layer, "past", past)
-        return together
+        return extended
 
     def _lambda_layer(self, layer: LambdaLayer, x: Any, others: Any) -> Any:
         if layer.causal_axis != 0:
