@@ -22,14 +22,15 @@ from lambdanet.training.train import train
 SIDE = 1024
 SETTINGS = (
     "model=lambda_resnet_micro",
-    "model_options={'filters': 28, 'low_level_filters': 16, 'dilation_rates': [2, 4]}",
+    "model_options={'filters': 28, 'low_level_filters': 16, 'dilation_rates': [2, 4], 'output_stride': 8}",
     "input_size=64",
     "color_jitter=0",
     "global_batch_size=8",
     "windows_per_image=16",
-    "epochs=8",
+    "epochs=10",
     "warmup_epochs=1",
     "learning_rate=0.003",
+    "loss=cross_entropy_dice",
 )
 
 
