@@ -7,6 +7,7 @@ draws 12 pictures of 1024x1024 pixels into FOLDER, and prints the table in docs/
 """
 
 import csv
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from PIL import Image
 from lambdanet.configs import get_recipe
 from lambdanet.configs.recipe import override
 from lambdanet.core import text_table
+from lambdanet.models import zoo
 from lambdanet.training.evaluate import evaluate
 from lambdanet.training.train import train
 
 SIDE = 1024
 SETTINGS = (
-    "model=lambda_resnet_micro",
-    "model_options={'filters': 28, 'low_level_filters': 16, 'dilation_rates': [2, 4], 'output_stride': 8}",
+    "model=unet_2d",
     "input_size=64",
     "color_jitter=0",
     "global_batch_size=8",
@@ -30,8 +31,14 @@ SETTINGS = (
     "epochs=10",
     "warmup_epochs=1",
     "learning_rate=0.003",
-    "loss=cross_entropy_dice",
 )
+
+
+def narrow() -> None:
+    """Gives the U-Net four levels of 16 to 128 channels."""
+    row = zoo.MODELS["unet_2d"]
+    changes = {"filters": (16, 32, 64, 128), "down": row.down[:4], "up": row.up[:3]}
+    zoo.MODELS["unet_2d"] = dataclasses.replace(row, **changes)
 
 
 def draw(folder: Path) -> None:
@@ -72,6 +79,7 @@ def measure(folder: Path, share: float, seed: int) -> float:
 
 
 def main(folder: Path) -> None:
+    narrow()
     draw(folder)
     table = []
     for share in (0.0, 0.33):

@@ -2,14 +2,17 @@
 """Pictures in Parquet files: batches as of class folders, row groups in memory, refused files."""
 
 import json
+import os
 import weakref
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pytest
 import tensorflow as tf
 from helpers import assert_equal_batches
 from picture_sources import COUNT, RECIPE, numbers, write_folder, write_parquet
+from processes import run_code
 from pyarrow import parquet
 from refusals import refused
 from training_runs import open_dataset
@@ -125,3 +128,26 @@ def test_files_that_cannot_be_used_are_refused(tmp_path):
     path.rename(tmp_path / "train-00000-of-00002.parquet")
     with refused("split 'train' in .* lacks 1 of 2 files, .*"):
         open_again()
+
+
+@pytest.mark.weekly
+def test_memory_stays_bounded_on_a_large_file(tmp_path):
+    """A gigabyte in row groups of 16 MB takes no more than an eighth of it."""
+    png = tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
+    # What follows the end of a PNG is not read.
+    images = [png + os.urandom(1 << 18) for _ in range(64)]
+    table = pa.table({"image": images, "label": [0, 1] * 32})
+    with parquet.ParquetWriter(tmp_path / "train-0.parquet", table.schema) as file:
+        for _ in range(64):
+            file.write_table(table)
+    program = f"""
+import resource
+from lambdanet import configs
+from lambdanet.training.run.loop import Dataset
+data = Dataset.open(configs.get_recipe("folder"), {str(tmp_path)!r})
+for number, _ in enumerate(data.train(count=64)):
+    if number in (8, 63):
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    before, after = map(int, run_code(program).stdout.split())
+    assert after - before < 1 << 17  # kilobytes
