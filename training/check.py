@@ -14,6 +14,7 @@ from lambdanet.core import text_table
 from lambdanet.core.errors import InputError, Unfinished, join_first
 from lambdanet.core.files import check_new, local_path, write_output
 from lambdanet.training.data.bad_records import prepare_in_groups
+from lambdanet.training.data.class_names import IGNORED
 from lambdanet.training.data.dataset import Dataset
 from lambdanet.training.data.image_files import find_copies
 from lambdanet.training.serving.drawing import add_legend, as_url, draw_mask, fit
@@ -83,11 +84,9 @@ def check(
         )
     if sizes:
         sizes.sort(key=np.prod)
-        print(
-            f"{len(sizes)} pictures: {sizes[0][1]} x {sizes[0][0]} pixels to "
-            f"{sizes[-1][1]} x {sizes[-1][0]}, median "
-            f"{sizes[len(sizes) // 2][1]} x {sizes[len(sizes) // 2][0]}"
-        )
+        shown = sizes[0], sizes[-1], sizes[len(sizes) // 2]
+        least, most, median = [f"{width} x {height}" for height, width, _ in shown]
+        print(f"{len(sizes)} pictures: {least} pixels to {most}, median {median}")
     table = text_table.align_columns(list(zip(*columns, strict=True))).splitlines()
     for part in (table, lines + sorted(said.getvalue().splitlines()), problems):
         print(join_first(part, "\n", 15))  # all are on two screens of 24 lines
@@ -127,7 +126,7 @@ def draw_page(dataset: Dataset) -> str:
     for image, label in dataset.first_pairs(16).as_numpy_iterator():
         picture = Image.fromarray(image.squeeze()).convert("RGB")
         if label.ndim > 1:
-            picture = draw_mask(np.array(picture), label % 255)  # which is ignored
+            picture = draw_mask(np.array(picture), label % IGNORED)
         counts, _ = dataset.task.count(label[np.newaxis])
         shown = add_legend(fit(picture), np.flatnonzero(counts), dataset.class_names)
         page += f'<img src="{as_url(shown)}">\n'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each half of a lambda layer can do, by weights set by hand, on the backend of this process."""
+"""Tasks that each half of a lambda layer solves, by weights set by hand, on the backend of this process."""
 
 import constructions
 import numpy as np
