@@ -125,7 +125,8 @@ class Preprocessing:
                 "the type of pictures",
                 "uint8",
                 images.dtype.name,
-                "tf.image.convert_image_dtype(images, tf.uint8) converts floats in 0..1 and full 16 bits",
+                "tf.image.convert_image_dtype(images, tf.uint8) converts floats in 0..1 and full 16 bits, "
+                "tf.cast(images, tf.uint8) floats in 0..255",
             )
         wanted = f"[..., h, w, c] with c = {' or '.join(map(str, accepted))}"
         is_ranked = getattr(images.shape, "rank", 0) is not None

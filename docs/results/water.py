@@ -197,6 +197,10 @@ def draw(halves: dict[str, Half], lands: dict[str, np.ndarray]) -> None:
 
 def main(images: str, runs: str, *contenders: str) -> None:
     """Trains what has no row yet, and writes the table and the picture."""
+    if not Path(images).is_dir():
+        sys.exit(
+            f"{images} is no folder; docs/results/water.md has the commands for it"
+        )
     folder = Path(runs)
     halves = read(Path(images))
     data_dir = folder / "pictures"

@@ -203,7 +203,10 @@ class MaskSource(RowSource):
             numbers |= self._first_numbers(masks)
         if numbers <= no_class:
             accepted = f"numbers of classes; {IGNORED} is ignored, and one above 0 has to be there"
-            hint = f"{IGNORED} is a class where there are two, and 0 and {IGNORED} alone in all masks"
+            hint = (
+                f"{IGNORED} is a class where classes.txt has two lines, and 0 and {IGNORED} alone are in all "
+                f"masks; it has {len(self.class_names)}"
+            )
             raise invalid(f"masks of {split!r}", accepted, sorted(numbers), hint)
         where = f"{len(checked)} masks of {split!r} in {self._root!r} that were checked"
         for number, name in enumerate(self.class_names):

@@ -60,7 +60,11 @@ def check_saved_model(path: str, accepted: str) -> None:
     """Raises `InputError` where a path has no SavedModel, with what is `accepted`."""
     if not tf.saved_model.contains_saved_model(path):
         exists = tf.io.gfile.exists(path)
-        hint = "it holds no SavedModel" if exists else "it does not exist"
+        hint = (
+            "it holds no SavedModel, which `lambdanet export` writes"
+            if exists
+            else "it does not exist"
+        )
         raise invalid("saved_model", accepted, path, hint)
 
 
