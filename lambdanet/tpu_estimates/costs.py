@@ -249,18 +249,21 @@ def _count_pairs(
 ) -> int:
     """Returns the number of pairs of an output position and a kernel position that meet an input value."""
     extent = (inputs - 1) * lhs_dilate
+    common = math.gcd(stride, lhs_dilate)
+    period = lhs_dilate // common
+    inverse = pow(stride // common, -1, period)
     count = 0
+    # In constant time for each: in a batched product, size and outputs are the batch.
     for position in range(size):
-        # The outputs o with 0 <= o * stride + shift <= extent, where lhs_dilate divides o * stride + shift.
+        # The outputs o with 0 <= o * stride + shift <= extent, where lhs_dilate divides o * stride + shift:
+        # every `period`-th one, if any.
         shift = position * rhs_dilate - pad
-        first = max(0, -(shift // stride))
-        last = min(outputs - 1, (extent - shift) // stride)
-        if lhs_dilate == 1:
-            count += max(0, last - first + 1)
-        else:
-            count += sum(
-                (o * stride + shift) % lhs_dilate == 0 for o in range(first, last + 1)
-            )
+        if shift % common == 0:
+            first = max(0, -(shift // stride))
+            last = min(outputs - 1, (extent - shift) // stride)
+            offset = -shift // common * inverse
+            before = (first - 1 - offset) // period
+            count += max(0, (last - offset) // period - before)
     return count
 
 

@@ -19,7 +19,7 @@ def _instruction(text):
 
 def test_convolution_flops_without_padding():
     """Compares with a loop over outputs and kernel, also for dilated inputs, as in gradients."""
-    cases = itertools.product((5, 6), (1, 3), (1, 2), (1, 2), (1, 2), (0, 1))
+    cases = itertools.product((5, 6), (1, 3), (1, 2, 4), (1, 2, 3), (1, 2), (0, 1))
     for inputs, size, stride, lhs_dilate, rhs_dilate, pad in cases:
         outputs = (
             (inputs - 1) * lhs_dilate + 1 + 2 * pad - (size - 1) * rhs_dilate - 1
@@ -38,6 +38,16 @@ def test_convolution_flops_without_padding():
             _instruction(convolution), (2, inputs, 3), (size, 3, 7)
         )
         assert flops == 2 * 2 * 7 * 3 * naive
+
+
+def test_flops_of_many_products():
+    """A batch is a window over all of it, whose pairs are too many to visit one by one."""
+    window = "{size=500000 stride=499999 lhs_dilate=500000}"
+    product = (
+        f"f32[500000,7,5] convolution(%x, %w), {window=!s}, dim_labels=0bf_0io->0bf"
+    )
+    shapes = (500_000, 7, 3), (500_000, 3, 5)
+    assert costs.convolution_flops(_instruction(product), *shapes) == 2 * 500_000 * 105
 
 
 @pytest.mark.parametrize(
