@@ -148,11 +148,14 @@ def _draw_sign(seed: tf.Tensor, draw: int) -> tf.Tensor:
 def _autocontrast(image: tf.Tensor) -> tf.Tensor:
     """Returns the image with the levels of each channel stretched to 0..255."""
     levels = tf.cast(image, tf.float32)
-    low = tf.reduce_min(levels, (0, 1))
-    high = tf.reduce_max(levels, (0, 1))
-    scale = tf.math.divide_no_nan(255.0, high - low)
-    stretched = tf.clip_by_value(levels * scale - low * scale, 0.0, 255.0)
-    return tf.where(high > low, tf.cast(stretched, tf.uint8), image)
+    # Along one axis after the other, TensorFlow takes a tenth of the time.
+    low = tf.reduce_min(tf.reduce_min(levels, 0), 0)
+    high = tf.reduce_max(tf.reduce_max(levels, 0), 0)
+    scale = tf.where(high > low, 255.0 / (high - low), 1.0)
+    offset = tf.where(high > low, low * scale, 0.0)
+    width = image.shape[1]
+    stretched = levels * augment.row(scale, width) - augment.row(offset, width)
+    return tf.cast(tf.clip_by_value(stretched, 0.0, 255.0), tf.uint8)
 
 
 def _equalize(image: tf.Tensor) -> tf.Tensor:
@@ -171,19 +174,20 @@ def _equalize(image: tf.Tensor) -> tf.Tensor:
 
 
 def _posterize(image: tf.Tensor, step: Any) -> tf.Tensor:
-    """Returns the image with levels that are multiples of a step."""
-    return tf.cast(_whole(image) // step * step, tf.uint8)
+    """Returns the image with levels that are multiples of a step, a power of 2."""
+    return image & tf.cast(256 - step, tf.uint8)
 
 
 def _solarize(image: tf.Tensor, threshold: Any) -> tf.Tensor:
     """Returns the image with the levels from a threshold on inverted."""
-    return tf.where(_whole(image) < threshold, image, 255 - image)
+    darker = tf.cast(image, tf.int32) < threshold
+    return augment.choose(darker, image, 255 - image)
 
 
 def _solarize_add(image: tf.Tensor, strength: Strength) -> tf.Tensor:
     """Returns the image with its darker half brighter."""
-    brighter = tf.minimum(_whole(image) + _whole(110 * strength.level), 255)
-    return tf.where(image < 128, tf.cast(brighter, tf.uint8), image)
+    brighter = tf.minimum(tf.cast(image, tf.int32) + _whole(110 * strength.level), 255)
+    return augment.choose(image < 128, tf.cast(brighter, tf.uint8), image)
 
 
 def _blend(background: Callable[[tf.Tensor], tf.Tensor]) -> Operation:
@@ -201,28 +205,39 @@ def _blend(background: Callable[[tf.Tensor], tf.Tensor]) -> Operation:
 def _smooth(image: tf.Tensor) -> tf.Tensor:
     """Returns means of 3x3 pixels, in which the center counts five times; the border stays, as in Pillow."""
     levels = tf.cast(image, tf.float32)
-    means = (
-        9 * tf.nn.avg_pool2d(levels[tf.newaxis], 3, 1, "SAME")[0] + 4 * levels
-    ) / 13
-    return tf.where(_inside(image), means, levels)
+    # Rounded as by `tf.nn.avg_pool2d`, which takes twenty times as long.
+    means = _sum_3x3(levels, levels) / 9
+    return _with_border((9 * means + 4 * levels[1:-1, 1:-1]) / 13, levels)
 
 
 def _smooth_whole(image: tf.Tensor) -> tf.Tensor:
-    """Returns the same, cut to integers as in Model Garden."""
-    kernel = tf.tile(
-        tf.constant([1, 1, 1, 1, 5, 1, 1, 1, 1], tf.float32, [3, 3, 1, 1]) / 13,
-        [1, 1, 3, 1],
-    )
-    levels = tf.cast(image, tf.float32)[tf.newaxis]
-    means = tf.nn.depthwise_conv2d(levels, kernel, [1, 1, 1, 1], "SAME")[0]
+    """Returns the same, cut to integers as in Model Garden, whose convolution adds in the same order."""
+    levels = tf.cast(image, tf.float32)
+    means = _sum_3x3(levels * (1 / 13), levels * (5 / 13))
     means = tf.cast(tf.clip_by_value(means, 0.0, 255.0), tf.uint8)
-    return tf.where(_inside(image), means, image)
+    return _with_border(means, image)
 
 
-def _inside(image: tf.Tensor) -> tf.Tensor:
-    """Returns whether pixels are not on the border, bool [h, w, 1]."""
+def _sum_3x3(image: tf.Tensor, centers: tf.Tensor) -> tf.Tensor:
+    """Returns the sums of the 3x3 pixels about each one that is not on the border, [h - 2, w - 2, c].
+
+    Args:
+      image: float32 [h, w, c].
+      centers: the same, of which the pixels in the middle are.
+    """
     height, width, _ = image.shape
-    return augment.rectangle(image.shape, (1.0, 1.0), (height - 2.0, width - 2.0))
+    total: Any = 0
+    for top in range(3):
+        for left in range(3):
+            pixels = centers if top == left == 1 else image
+            total += pixels[top : top + height - 2, left : left + width - 2]
+    return total
+
+
+def _with_border(inner: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
+    """Returns the pixels of an image on its border, and others [h - 2, w - 2, c] within it."""
+    middle = tf.concat([image[1:-1, :1], inner, image[1:-1, -1:]], 1)
+    return tf.concat([image[:1], middle, image[-1:]], 0)
 
 
 def _turn(image: tf.Tensor, strength: Strength) -> tf.Tensor:
@@ -276,12 +291,21 @@ def _translate(x: float, y: float, draw: int) -> Operation:
 
 def _warp(image: tf.Tensor, strength: Strength, *transformation: Any) -> tf.Tensor:
     """Returns the image after `augment.warp`, over a color instead of black."""
+    is_nearest = strength.interpolation == "NEAREST"
+    if is_nearest:
+        # Each pixel is one number of four bytes, and moves once instead of once for each channel.
+        pixels = tf.bitcast(tf.pad(image, [[0, 0], [0, 0], [0, 1]]), tf.int32)
+        pixels = pixels[..., tf.newaxis]
+    else:
+        pixels = tf.cast(image, tf.float32) - strength.fill
     moved = augment.warp(  # type: ignore[misc]
-        tf.cast(image, tf.float32) - strength.fill,
+        pixels,
         *transformation,
         interpolation=strength.interpolation,
         fill_mode=strength.fill_mode,
     )
+    if is_nearest:
+        return tf.bitcast(moved, tf.uint8)[..., 0, :3]
     return tf.cast(moved + strength.fill + 0.5, tf.uint8)
 
 
@@ -296,12 +320,12 @@ def _cut_out(image: tf.Tensor, strength: Strength) -> tf.Tensor:
     ]
     begins = tf.cast(tf.stack(center) - radius, tf.float32)
     square = augment.rectangle(image.shape, begins, (2.0 * radius, 2.0 * radius))
-    return tf.where(square, tf.constant(GRAY, tf.uint8), image)
+    return augment.choose(square, tf.constant(GRAY, tf.uint8), image)
 
 
 def _whole(numbers: Any) -> tf.Tensor:
     """Returns numbers cut to integers; a Python float is not rounded to float32 before."""
-    return tf.cast(tf.convert_to_tensor(numbers, dtype_hint=tf.float64), tf.int64)
+    return tf.cast(tf.convert_to_tensor(numbers, dtype_hint=tf.float64), tf.int32)
 
 
 # The operations of both policies: first and last in their order.
