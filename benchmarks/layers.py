@@ -3,8 +3,6 @@
 
 import fnmatch
 import itertools
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +21,7 @@ from benchmarks.interleaved.comparison import Budget, Comparison
 from benchmarks.interleaved.results import Measurement
 from lambdanet.core import command_line, text_table
 from lambdanet.core.commands import Overwrite
-from lambdanet.core.errors import InputError, invalid, unknown
+from lambdanet.core.errors import InputError, unknown
 from lambdanet.core.files import check_new, writable_dir, write_output
 
 # Groups of contenders that are compared: the prefixes of their names, and the reference.
@@ -41,9 +39,7 @@ def benchmark_layers(
     repeats: int = 11,
     max_seconds: float = 10.0,
     dtype: str = "float32",
-    threads: int | None = None,
     peers: bool = False,
-    peers_python: Annotated[str | None, "--peers"] = None,
     out: str | Path | None = None,
     overwrite: Annotated[Overwrite, "--out"] = False,
 ) -> list[dict[str, Any]]:
@@ -64,10 +60,8 @@ def benchmark_layers(
         at least three; a single call if that takes longer; and it is stopped after six times the limit. A
         note in the table says so.
       dtype: "float32", "bfloat16" or "float16"; the latter two mean mixed precision for layers.
-      threads: the number of threads per contender; default: the number of cores.
       peers: whether to include layers of other libraries, lucidrains' and timm's in PyTorch, on its GPU
         if it has one. One that is not installed gets a note.
-      peers_python: the interpreter that has these libraries; default: this one.
       out: the folder for `layers.csv`; default: none.
       overwrite: whether to replace this file.
 
@@ -81,23 +75,17 @@ def benchmark_layers(
       >>> rows = benchmark_layers(["14x14x256x8"], ["23"], contenders=["position/*"], repeats=3)
     """
     todo = cases(maps, scopes, passes, dtype)
-    limits = Budget(
-        repeats, max_seconds, results.num_cores() if threads is None else threads
-    )
-    pythons = select_contenders(contenders, peers, interpreter(peers_python))
+    limits = Budget(repeats, max_seconds)
+    chosen = select_contenders(contenders, peers)
     folder = None
     if out is not None:
         folder = Path(out).expanduser()
         check_new(folder / "layers.csv", overwrite)
         writable_dir(folder)
-    about = results.announce(dtype, limits.threads)
+    about = results.announce(dtype)
     rows: list[Measurement] = []
     for prefixes, reference in GROUPS:
-        members = {
-            name: python
-            for name, python in pythons.items()
-            if name.startswith(prefixes)
-        }
+        members = [name for name in chosen if name.startswith(prefixes)]
         if not members:
             continue
         print(f"\n{report.LEGEND.format(reference=reference)}")
@@ -134,25 +122,13 @@ def _columns(row: Measurement) -> dict[str, Any]:
     return {**place, "scope": scope, "contender": contender, **row.columns("einsum")}
 
 
-def interpreter(python: str | None) -> str:
-    """Returns the path of a Python interpreter, by default of this one; raises `InputError` if it is none."""
-    if python is None:
-        return sys.executable
-    found = shutil.which(os.path.expanduser(python))
-    if not found:
-        raise invalid("peers_python", "the path of a Python interpreter", python)
-    return found
-
-
-def select_contenders(
-    patterns: Sequence[str], peers: bool, peers_python: str
-) -> dict[str, str]:
-    """Returns the matching contenders and their references, with their interpreters."""
+def select_contenders(patterns: Sequence[str], peers: bool) -> list[str]:
+    """Returns the matching contenders and their references."""
     from benchmarks.interleaved.contenders import CONTENDERS  # starts TensorFlow
 
-    known = dict.fromkeys(CONTENDERS, sys.executable)
+    known = [*CONTENDERS]
     if peers:
-        known |= dict.fromkeys(PEER_PACKAGES, peers_python)
+        known += PEER_PACKAGES
     if not patterns:
         raise InputError(
             "contenders must have at least one pattern, such as 'position/*'"
@@ -170,7 +146,7 @@ def select_contenders(
     for prefixes, reference in GROUPS:
         if any(name.startswith(prefixes) for name in chosen):
             chosen.add(reference)
-    return {name: python for name, python in known.items() if name in chosen}
+    return [name for name in known if name in chosen]
 
 
 COMMAND = program(

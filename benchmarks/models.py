@@ -18,7 +18,6 @@ from benchmarks.interleaved.comparison import Budget, Comparison
 from benchmarks.interleaved.model_contenders import Network
 from benchmarks.interleaved.report import number
 from benchmarks.interleaved.results import Measurement
-from benchmarks.layers import interpreter
 from lambdanet.core import command_line, text_table
 from lambdanet.core.commands import Overwrite
 from lambdanet.core.errors import InputError, check_counts, check_known, invalid
@@ -45,9 +44,7 @@ def benchmark_models(
     repeats: int = 7,
     max_seconds: float = 60.0,
     dtype: str = "float32",
-    threads: int | None = None,
     peers: bool = False,
-    peers_python: Annotated[str | None, "--peers"] = None,
     out: str | Path | None = None,
     overwrite: Annotated[Overwrite, "--out"] = False,
 ) -> list[dict[str, Any]]:
@@ -65,10 +62,8 @@ def benchmark_models(
       repeats: the number of turns per model and pass.
       max_seconds: the time limit of a model's turns in a pass, as in `benchmark_layers`.
       dtype: "float32", "bfloat16" or "float16"; the latter two mean mixed precision.
-      threads: the number of threads per model; default: the number of cores.
       peers: whether to measure timm's networks of the same names too, in PyTorch, in eager mode
         ("timm/NAME") and compiled by `torch.compile` ("timm_compiled/NAME"). Compiling takes minutes.
-      peers_python: the interpreter that has timm; default: this one.
       out: the folder for `models.csv`; default: none.
       overwrite: whether to replace this file.
 
@@ -89,9 +84,7 @@ def benchmark_models(
         check_known("pass", name, MODEL_PASSES)
     check_known("dtype", dtype, DTYPES)
     check_counts(batch_size=batch_size)
-    limits = Budget(
-        repeats, max_seconds, results.num_cores() if threads is None else threads
-    )
+    limits = Budget(repeats, max_seconds)
     folder = None
     if out is not None:
         folder = Path(out).expanduser()
@@ -102,14 +95,12 @@ def benchmark_models(
         f"{model_contenders.PREFIX}{network.text}": network.info()
         for network in networks
     }
-    pythons = dict.fromkeys(infos, sys.executable)
     if peers:
-        infos |= (others := _peers(networks))
-        pythons |= dict.fromkeys(others, interpreter(peers_python))
-    about = results.announce(dtype, limits.threads)
+        infos |= _peers(networks)
+    about = results.announce(dtype)
     rows: list[dict[str, Any]] = []
     names = list(infos)
-    with Comparison(pythons, limits) as comparison:
+    with Comparison(infos, limits) as comparison:
         for name in dict.fromkeys(passes):
             case = ModelCase(batch_size, name == "train", dtype)
             found = comparison.run(case, names, names[0])

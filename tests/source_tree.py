@@ -42,7 +42,7 @@ BESIDE = ("benchmarks",)
 PACKAGES["benchmarks"] = tuple(PACKAGES)
 
 # What `python -m benchmarks.layers --peers` and `lambdanet convert` compare with, where it is installed.
-PEERS = {"keras_cv_attention_models", "lambda_networks", "timm", "torch"}
+PEERS = {"keras_cv_attention_models", "lambda_networks", "timm", "torch", "torchvision"}
 
 
 def files_of(package: str) -> list[Path]:

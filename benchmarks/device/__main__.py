@@ -21,7 +21,7 @@ from benchmarks.device import Row, make_row, scrub
 from benchmarks.interleaved.cases import PASSES, Case, ModelCase, cases
 from benchmarks.interleaved.comparison import Budget, Comparison
 from benchmarks.interleaved.contender_process import ContenderFailed, ContenderProcess
-from benchmarks.interleaved.results import Measurement, num_cores
+from benchmarks.interleaved.results import Measurement
 from lambdanet.cli.environment import PACKAGES
 from lambdanet.core import command_line, text_table
 from lambdanet.core.commands import Folder, Overwrite
@@ -149,7 +149,7 @@ def run_part(part: str, deadline: float, is_chosen: bool) -> Iterator[Row]:
 
 def why_no_gpu() -> str:
     """Returns why there is no GPU for PyTorch, which the other libraries need; empty if there is one."""
-    with contextlib.closing(_process("layer/auto on torch")) as process:
+    with contextlib.closing(ContenderProcess("layer/auto on torch", {})) as process:
         try:
             device = process.about()["device"]
         except ContenderFailed as failure:
@@ -159,7 +159,7 @@ def why_no_gpu() -> str:
 
 def check(contender: str, deadline: float) -> Iterator[Row]:
     """Yields the rows of a check, or one with its error, until the deadline; see `run_part`."""
-    with contextlib.closing(_process(contender)) as process:
+    with contextlib.closing(ContenderProcess(contender, {})) as process:
         try:
             about = process.about()
             while time.monotonic() < deadline:
@@ -184,9 +184,9 @@ def compare(
       deadline: as in `run_part`.
     """
     reference = contenders[-1]
-    limits = Budget(REPEATS, TURN_SECONDS, num_cores())
+    limits = Budget(REPEATS, TURN_SECONDS)
     known: set[tuple[str, str]] = set()
-    with Comparison(dict.fromkeys(contenders, sys.executable), limits) as comparison:
+    with Comparison(contenders, limits) as comparison:
         for case in todo:
             if time.monotonic() > deadline:
                 yield make_row(reference, None, None, OUT_OF_TIME)
@@ -219,10 +219,6 @@ def _failure(case: str, error: str) -> Row:
     """Returns the row of an error; a package that is missing is no failure."""
     passed = None if error.startswith("not installed") else False
     return make_row(case, passed, None, {"error": scrub(error)})
-
-
-def _process(contender: str) -> ContenderProcess:
-    return ContenderProcess(sys.executable, contender, num_cores(), {})
 
 
 def _cells(row: Row) -> list[str]:

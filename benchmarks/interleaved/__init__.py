@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks of `python -m benchmarks.layers`: `layers` and `models`."""
+"""What `python -m benchmarks.layers`, `.models`, `.input` and `.device` share: contenders that take turns."""

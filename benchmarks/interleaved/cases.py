@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of the benchmarks: maps, scopes and passes of layers, batches and passes of models.
+"""The cases of the benchmarks: maps, scopes and passes of layers, batches and passes of models, pictures.
 
-Imports only the standard library, because the interpreter of a peer imports it too.
+Imports only the standard library, because the processes of other libraries import it too.
 """
 
 import dataclasses
@@ -49,6 +49,15 @@ class ModelCase:
     def pass_name(self) -> str:
         """The name of the pass, "infer" or "train"."""
         return MODEL_PASSES[self.backward]
+
+
+@dataclasses.dataclass(frozen=True)
+class InputCase(ModelCase):
+    """A pass of training over pictures, whose number is the `batch`."""
+
+    folder: str = ""  # with the pictures, below `train`
+    operations: int = 0  # of RandAugment
+    alpha: float = 0.0  # of mixup
 
 
 @dataclasses.dataclass(frozen=True)

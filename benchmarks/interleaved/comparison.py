@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from benchmarks.interleaved import memory
@@ -33,10 +33,9 @@ class Budget:
     repeats: int  # turns per contender
     # The time of a contender's turns in a case; a slow contender gets fewer turns.
     max_seconds: float
-    threads: int  # per contender
 
     def __post_init__(self) -> None:
-        check_counts(repeats=self.repeats, threads=self.threads)
+        check_counts(repeats=self.repeats)
         if not self.max_seconds > 0:
             raise invalid("max_seconds", "a number above 0", self.max_seconds)
 
@@ -71,11 +70,11 @@ class _Turn:
 class Comparison:
     """The processes of contenders: one to time each, and a second to measure its memory if necessary.
 
-    A context manager, which ends the processes. `pythons` has the interpreter of each contender.
+    A context manager, which ends the processes.
     """
 
-    def __init__(self, pythons: Mapping[str, str], budget: Budget):
-        self._pythons = pythons
+    def __init__(self, contenders: Collection[str], budget: Budget):
+        self._contenders = contenders
         self._budget = budget
         self._workers: dict[tuple[str, bool], ContenderProcess] = {}
         self._stopped: dict[tuple[str, Any], str] = {}  # the pass that did not finish
@@ -83,9 +82,9 @@ class Comparison:
     def __enter__(self) -> "Comparison":
         with contextlib.ExitStack() as stack:
             stack.push(self.__exit__)
-            for name in self._pythons:  # they start side by side
+            for name in self._contenders:  # they start side by side
                 self._worker(name, False)
-            for name in self._pythons:
+            for name in self._contenders:
                 with contextlib.suppress(ContenderFailed):
                     if self._needs_other_process(name):
                         self._worker(name, True)
@@ -101,7 +100,7 @@ class Comparison:
             worker.close()
 
     def run(
-        self, case: Case | Any, names: Sequence[str], reference: str
+        self, case: Case | Any, names: Collection[str], reference: str
     ) -> list[Measurement]:
         """Measures contenders in a case, the reference among them, and returns a row for each of them."""
         rows = {name: Measurement(case, name) for name in names}
@@ -199,9 +198,7 @@ class Comparison:
             if worker:
                 worker.close()
             environment = memory.ENVIRONMENT if for_memory else {}
-            worker = ContenderProcess(
-                self._pythons[name], name, self._budget.threads, environment
-            )
+            worker = ContenderProcess(name, environment)
             self._workers[name, for_memory] = worker
         return worker
 

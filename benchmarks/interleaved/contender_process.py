@@ -6,6 +6,7 @@ import json
 import os
 import select
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +14,13 @@ from typing import Any
 
 START_SECONDS = 300  # enough to import a library on a busy machine
 
-# The program of the process. The folder of this package comes last in sys.path, so that the interpreter's own
-# packages take precedence over those beside it.
+# The program of the process, which may start in any folder. That of this package comes last in sys.path, so
+# that installed packages take precedence over those beside it.
 _PROGRAM = """\
 import sys
-sys.path.append(sys.argv[3])
+sys.path.append(sys.argv[2])
 from benchmarks.interleaved.worker import main
-main(sys.argv[1], int(sys.argv[2]))
+main(sys.argv[1])
 """
 
 
@@ -35,13 +36,9 @@ class ContenderProcess:
     The constructor starts it, with additional variables in its environment, and does not wait; `about` does.
     """
 
-    def __init__(
-        self, python: str, name: str, threads: int, environment: Mapping[str, str]
-    ):
+    def __init__(self, name: str, environment: Mapping[str, str]):
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        number = str(threads)
         folder = str(Path(__file__).resolve().parents[2])
-        names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         variables = {
             "TF_CPP_MIN_LOG_LEVEL": "3",
             # Several processes share a GPU.
@@ -56,16 +53,11 @@ class ContenderProcess:
         if backend:
             variables["KERAS_BACKEND"] = backend
         self._process = subprocess.Popen(
-            [python, "-c", _PROGRAM, contender, number, folder],
+            [sys.executable, "-c", _PROGRAM, contender, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={
-                **os.environ,
-                **dict.fromkeys(names, number),
-                **variables,
-                **environment,
-            },
+            env={**os.environ, **variables, **environment},
             bufsize=0,
         )
 

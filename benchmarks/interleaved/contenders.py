@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contenders of the layer benchmark from this library."""
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -45,16 +44,19 @@ CONTENDERS = (*FORMS, "layer/einsum", "layer/auto", PADDED, *ATTENTION)
 Run = Callable[[], object]
 
 
-def start(name: str, threads: int) -> dict[str, str]:
-    """Limits the backend to `threads` and returns its version and device."""
+def start(name: str) -> dict[str, str]:
+    """Returns the version of the backend, and its device."""
     if K.ENGINE == "jax":
-        return _start_jax(threads)
+        import jax
+
+        tf.config.set_visible_devices([], "GPU")
+        device = jax.devices()[0]
+        kind = "CPU" if device.platform == "cpu" else device.device_kind
+        return {"library": f"jax {jax.__version__}", "device": kind}
     if K.ENGINE == "torch":
         from benchmarks.interleaved import on_torch
 
-        return on_torch.start(threads)
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
+        return on_torch.start()
     gpus = tf.config.list_physical_devices("GPU")
     device = (
         tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
@@ -62,19 +64,6 @@ def start(name: str, threads: int) -> dict[str, str]:
         else "CPU"
     )
     return {"library": f"tensorflow {tf.__version__}", "device": device}
-
-
-def _start_jax(threads: int) -> dict[str, str]:
-    import jax
-
-    tf.config.set_visible_devices([], "GPU")
-    if hasattr(os, "sched_setaffinity"):  # before JAX counts the cores
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-    device = jax.devices()[0]
-    return {
-        "library": f"jax {jax.__version__}",
-        "device": "CPU" if device.platform == "cpu" else device.device_kind,
-    }
 
 
 def build(name: str, case: Case) -> Run:

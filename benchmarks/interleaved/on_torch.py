@@ -8,18 +8,19 @@ from typing import Any
 import torch
 
 from benchmarks.interleaved import memory
+from benchmarks.interleaved.results import num_cores
 from lambdanet.core.freed_memory import keep_memory
 
 
-def start(threads: int) -> dict[str, str]:
-    """Limits PyTorch to `threads` and returns its version and device.
+def start() -> dict[str, str]:
+    """Returns the version of PyTorch, and its device.
 
     It keeps the memory of freed arrays, with which PyTorch is faster, but where memory is measured. On a GPU,
     products of float32 are in TF32, as on JAX and TensorFlow.
     """
     if not memory.ENVIRONMENT.items() <= os.environ.items():
         keep_memory()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(num_cores())
     name = "CPU"
     if torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")

@@ -17,8 +17,8 @@ NUM_CLASSES = 1000
 Run = Callable[[], object]
 
 
-def start(name: str, threads: int) -> dict[str, str]:
-    """Imports the library of a contender, limits it to `threads`, and returns its version and device."""
+def start(name: str) -> dict[str, str]:
+    """Imports the library of a contender, and returns its version and device."""
     from benchmarks.interleaved import on_torch
 
     if name == "peer/lucidrains":
@@ -31,7 +31,7 @@ def start(name: str, threads: int) -> dict[str, str]:
         f"{package} {importlib.metadata.version(package)}"
         for package in cases.packages_of(name)
     ]
-    return {**on_torch.start(threads), "library": ", ".join(versions)}
+    return {**on_torch.start(), "library": ", ".join(versions)}
 
 
 def build(name: str, case: Case | ModelCase) -> Run:

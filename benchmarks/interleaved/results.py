@@ -102,14 +102,14 @@ def round_digits(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def announce(dtype: str, threads: int | None = None) -> Machine:
-    """Prints and returns the machine, its threads (default: the number of cores), and whether it is busy."""
+def announce(dtype: str) -> Machine:
+    """Prints and returns the machine, its cores, and whether it is busy."""
     load = round(os.getloadavg()[0], 2)
     backend = which_keras.keras_3_backend()
     about: Machine = {
         "cpu": _cpu(),
         "cores": num_cores(),
-        "threads": threads or num_cores(),
+        "threads": num_cores(),
         "load_before": load,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.interleaved import memory
-from benchmarks.interleaved.cases import Case, ModelCase, packages_of
+from benchmarks.interleaved.cases import Case, InputCase, packages_of
 from lambdanet.core import errors
 
 # The module of contenders by the prefix of their names; default: `interleaved.contenders`.
 MODULES = {
     "exports": "device.exports",
     "forms": "device.forms",
+    "input": "input",
     "model": "interleaved.model_contenders",
     "peer": "interleaved.peers",
     "timm": "interleaved.peers",
@@ -36,14 +37,14 @@ MODULES = {
 class Contender:
     """A contender, such as "position/einsum", and its current case; its methods answer the requests."""
 
-    def __init__(self, name: str, threads: int):
+    def __init__(self, name: str):
         prefix = name.partition("/")[0]
         module = MODULES.get(prefix, "interleaved.contenders")
         self._module = importlib.import_module(f"benchmarks.{module}")
         self._name = name
         self._run: Callable[[], object] = object
         self._rows: Iterator[dict[str, Any]] | None = None
-        self._about = self._module.start(name, threads)
+        self._about = self._module.start(name)
         # Leaves the modules of the library out of the collections in each case.
         gc.freeze()
 
@@ -55,8 +56,9 @@ class Contender:
         """Builds a case, which replaces the previous one, and times its first call."""
         self._run = object
         gc.collect()
+        # A case of models is one of the input without pictures.
         self._run = self._module.build(
-            self._name, (Case if "height" in case else ModelCase)(**case)
+            self._name, (Case if "height" in case else InputCase)(**case)
         )
         # The model as it was built, where only its form for inference runs.
         gc.collect()
@@ -94,7 +96,7 @@ def describe(error: BaseException, name: str) -> str:
     return f"{type(error).__name__}: {text if len(text) <= 200 else f'{text[:60]} ... {text[-135:]}'}"
 
 
-def main(name: str, threads: int) -> None:
+def main(name: str) -> None:
     """Answers requests to a contender until the end of the input."""
     # Libraries may print to the standard output, so it becomes the standard error.
     answers = os.fdopen(os.dup(1), "w")
@@ -104,7 +106,7 @@ def main(name: str, threads: int) -> None:
     contender = None
     failure = {}
     try:
-        contender = Contender(name, threads)
+        contender = Contender(name)
     except Exception as error:  # any error of a library is a result
         failure = {"error": describe(error, name)}
     gc.disable()  # no collections during timed calls

@@ -2,7 +2,6 @@
 """Tests of the layer benchmark: failing processes, peers and memory."""
 
 import contextlib
-import sys
 
 import pytest
 
@@ -26,7 +25,7 @@ SMALL = Case(4, 6, 16, 2, 3, backward=True)
     ],
 )
 def test_process_survives_failing_case_and_ends_at_limit(name, library):
-    worker = ContenderProcess(sys.executable, name, 1, {})
+    worker = ContenderProcess(name, {})
     with contextlib.closing(worker):
         assert worker.about()["library"].startswith(f"{library} ")
         with pytest.raises(ContenderFailed, match="Error"):
@@ -49,7 +48,7 @@ def test_process_survives_failing_case_and_ends_at_limit(name, library):
     ],
 )
 def test_peer_runs_or_names_the_missing_package(name):
-    worker = ContenderProcess(sys.executable, name, 1, memory.ENVIRONMENT)
+    worker = ContenderProcess(name, memory.ENVIRONMENT)
     try:
         about = worker.about()
     except ContenderFailed as failure:

@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 from refused_commands import assert_refused
 
+from benchmarks import input as loaders
 from benchmarks import layers, models, rates, tables
 from benchmarks.device import __main__ as device_program
+from benchmarks.interleaved.cases import InputCase
 from lambdanet.backend import device
 from lambdanet.core import command_line
 from lambdanet.ops import convolution, products
@@ -34,7 +36,7 @@ def test_program_runs_in_its_smallest_size(
     program, words, count, column, tmp_path, capfd
 ):
     """Speeds are relative to the first row of two."""
-    words = [*words, "--repeats=2", "--threads=1", f"--out={tmp_path}"]
+    words = [*words, "--repeats=2", f"--out={tmp_path}"]
     status = command_line.main(program.COMMAND, words)
     printed = capfd.readouterr()
     assert status == 0, printed.err
@@ -47,6 +49,25 @@ def test_program_runs_in_its_smallest_size(
         assert row["pass"] == reference["pass"] and row["repeats"] == "2"
         ratio = float(reference["ms_median"]) / float(row["ms_median"])
         assert float(row[column]) == pytest.approx(ratio, rel=1e-3)
+
+
+@pytest.mark.weekly
+@pytest.mark.slow
+def test_speed_of_each_loader_is_printed_or_why_not(capfd):
+    assert command_line.main(loaders.COMMAND, ["--images=8", "--repeats=1"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    found = [line.split() for line in lines if line.startswith("input/")]
+    assert [name for name, *_ in found] == 3 * [*loaders.LOADERS]
+    # Ours is the reference, without a note.
+    assert found[0][2:] == ["1.00"]
+
+
+def test_turn_of_input_reads_each_picture_once(tmp_path):
+    loaders.write_pictures(f"{tmp_path}/train", 8)
+    case = InputCase(8, True, folder=str(tmp_path))
+    loaders.build("input/lambdanet", case)()
+    with pytest.raises(AssertionError):
+        loaders.build("input/lambdanet", dataclasses.replace(case, batch=10))()
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,10 @@ python -m lambdanet.detection.predict: * saved_model out min_confidence overwrit
 python -m lambdanet.detection.shapes: out train val seed
 python -m lambdanet.detection.train: experiment mode=train model_dir config_file params_override tpu \
     tf_data_service enable_async_checkpointing
-python -m benchmarks.layers: maps scopes passes contenders repeats max_seconds dtype threads peers \
-    peers_python out overwrite
-python -m benchmarks.models: * passes batch_size repeats max_seconds dtype threads peers peers_python out \
+python -m benchmarks.layers: maps scopes passes contenders repeats max_seconds dtype peers out \
     overwrite
+python -m benchmarks.models: * passes batch_size repeats max_seconds dtype peers out overwrite
+python -m benchmarks.input: images repeats
 python -m benchmarks.rates: maps repeats
 python -m benchmarks.tables: * format
 python -m benchmarks.tpu_speeds: table rows format=csv
@@ -78,8 +78,6 @@ lambdanet export: out model_dir format=litert_int8_full any_size
 lambdanet export: out model weights format=litert calibration
 lambdanet predict-many: * saved_model out format=tfrecord top
 python -m lambdanet.detection.train: experiment mode=eval model_dir enable_async_checkpointing
-python -m benchmarks.layers: peers_python
-python -m benchmarks.models: * peers_python
 """
 REFUSED = "needs|left out|must be (none|empty|1, except|tensorflow with)"
 

@@ -35,6 +35,7 @@ PROGRAMS = {
     "lambdanet.tpu_estimates.hlo:parse",
     "lambdanet.tpu_estimates.largest_batch:largest_batch",
     "lambdanet.tpu_estimates.steps:recipe_step",
+    "benchmarks.input:benchmark_input",
     "benchmarks.layers:benchmark_layers",
     "benchmarks.models:benchmark_models",
     "benchmarks.rates:measure_rates",
