@@ -104,6 +104,43 @@ def test_operations_equal_timm(timm, monkeypatch, magnitude):
             assert got.dtype == tf.uint8 and np.mean(differences > 2) < 0.05, name
 
 
+def test_operations_equal_numpy():
+    image = noise(9, 8, 3)
+    image[..., 1] = 77  # one level
+    levels = image.astype(float)
+    low, high = levels.min((0, 1)), levels.max((0, 1))
+    stretched = (levels - low) * 255 / np.maximum(high - low, 1)
+    stretched[..., 1] = 77
+    smooth = levels.copy()
+    for y in range(1, 8):
+        for x in range(1, 7):
+            window = levels[y - 1 : y + 2, x - 1 : x + 2]
+            smooth[y, x] = (window.sum((0, 1)) + 4 * levels[y, x]) / 13
+    sharp = np.clip(smooth + 1.5 * (levels - smooth), 0, 255)
+    shifted = levels.copy()
+    shifted[:, :-2] = levels[:, 2:]
+    expected = {
+        "AutoContrast": stretched,
+        "Posterize": levels // 64 * 64,
+        "Solarize": np.where(levels < 128, levels, 255 - levels),
+        "SolarizeAdd": np.where(levels < 128, np.minimum(levels + 55, 255), levels),
+        "Sharpness": sharp,
+        "TranslateX": shifted,
+    }
+    seed = tf.constant([1, 2], tf.int64)
+    strength = rand_augment.Strength(0.5, lambda draw: 1.0, 1.5, (2.0, 3.0), seed)
+    for name, wanted in expected.items():
+        got = rand_augment.MODEL_GARDEN[name](tf.constant(image), strength)
+        differences = np.abs(got.numpy() - wanted)
+        assert differences[:, :-2].max() <= 1, name
+    got = rand_augment.TIMM["Sharpness"](tf.constant(image), strength)
+    assert np.abs(got.numpy() - sharp).max() <= 1
+    strength = strength._replace(level=0.05)  # a square of 4x4 pixels
+    cut = rand_augment.MODEL_GARDEN["Cutout"](tf.constant(image), strength).numpy()
+    changed = (cut != image).any(-1)
+    assert 0 < changed.sum() <= 16 and (cut[changed] == 128).all()
+
+
 def test_magnitudes_are_drawn_and_clipped(monkeypatch):
     """With one operation that writes its strength into the image."""
 
