@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m benchmarks.input`: the pictures of training per second, beside the loaders of other libraries.
 
-Its processes import this module for the contenders, each of which reads all pictures once in a turn.
+Its processes import this module for the contenders, each of which reads all pictures in `EPOCHS` in a turn.
 """
 
 import dataclasses

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `python -m benchmarks.layers`, `.models`, `.input` and `.device` share: contenders that take turns."""
+"""Runs contenders in turns, for `python -m benchmarks.layers`, `.models`, `.input` and `.device`."""
