@@ -93,7 +93,7 @@ def check(
     if out:
         write_output(page, draw_page(dataset))
     if problems:
-        raise Unfinished(f"{len(problems)} problems in the data, printed above")
+        raise Unfinished(f"problems in the data, printed above: {len(problems)}")
 
 
 def read_split(dataset: Dataset, split: str, sizes: Any) -> np.ndarray:

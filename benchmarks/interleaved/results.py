@@ -109,7 +109,6 @@ def announce(dtype: str) -> Machine:
     about: Machine = {
         "cpu": _cpu(),
         "cores": num_cores(),
-        "threads": num_cores(),
         "load_before": load,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -117,11 +116,7 @@ def announce(dtype: str) -> Machine:
         "tensorflow": importlib.metadata.version("tensorflow"),
         "backend": f"{backend} {importlib.metadata.version(backend)}",
     }
-    machine = (
-        "{cpu}, {cores} cores, {threads} threads; {backend}; {allocator}".format_map(
-            about
-        )
-    )
+    machine = "{cpu}, {cores} cores; {backend}; {allocator}".format_map(about)
     print(machine, dtype, sep=", ")
     if load >= BUSY_LOAD:
         print(

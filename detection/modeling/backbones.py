@@ -94,15 +94,6 @@ class Backbone(backbone_configs.Backbone):
 FAMILIES = {"lambda_resnet": ResNet, "mobilenet_v2_lambda": MobileNetV2}
 
 
-def model_ids(family: str) -> list[str]:
-    """Returns the models that a backbone of one of `FAMILIES` accepts as `model_id`."""
-    return [
-        name
-        for name, model in zoo.MODELS.items()
-        if isinstance(model, FAMILIES[family])
-    ]
-
-
 def check_model_id(family: str, model_id: str) -> None:
     """Checks the name of a model of the zoo as a backbone.
 
@@ -113,7 +104,12 @@ def check_model_id(family: str, model_id: str) -> None:
     Raises:
       InputError: the model is not in the family; the message has the nearest names.
     """
-    check_known(f"model_id of backbone {family!r}", model_id, model_ids(family))
+    accepted = [
+        name
+        for name, model in zoo.MODELS.items()
+        if isinstance(model, FAMILIES[family])
+    ]
+    check_known(f"model_id of backbone {family!r}", model_id, accepted)
 
 
 class ZooBackbone(TfKerasModel):

@@ -182,7 +182,7 @@ def speed() -> str:
     )
     about = rows[0]
     panels[0].set_xlabel(
-        f"{about['cpu']}, threads: {about['threads']}, float32, scope 23", loc="left"
+        f"{about['cpu']}, {about['cores']} cores, float32, scope 23", loc="left"
     )
     return render(
         figure,

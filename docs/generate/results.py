@@ -129,7 +129,7 @@ def _beside_timm(machine: str) -> str:
 def _machine(row: dict[str, str]) -> str:
     """Returns a sentence on the machine of a row of a benchmark."""
     return (
-        f"Measured on {row['cpu']} with {row['threads']} thread(s), load {row['load_before']}, "
+        f"Measured on {row['cpu']} with {row['cores']} cores, load {row['load_before']}, "
         f"{row['dtype']}, TensorFlow {row['tensorflow']}."
     )
 

@@ -164,13 +164,15 @@ def parse(command: Command, argv: list[str]) -> tuple[flags.FlagValues, list[str
     try:
         arguments = values([command.name, *argv])[1:]
     except flags.UnrecognizedFlagError as error:
-        if error.flagname in command.fields():
+        fields = command.fields()
+        if error.flagname in fields:
             value = error.flagvalue.partition("=")[2] or "VALUE"
             hint = f"did you mean --set={error.flagname}={value}?"
             raise InputError(
                 f"unknown flag of `{command.name}` '--{error.flagname}'; {hint}"
             ) from None
         accepted = ["--help", *(f"--{flag.name}" for flag in command.flags)]
+        accepted += [f"--set={field}" for field in fields]
         raise unknown(
             f"flag of `{command.name}`", f"--{error.flagname}", accepted, see
         ) from None

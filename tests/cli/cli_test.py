@@ -167,6 +167,7 @@ def test_version(capsys):
             ["train", "--epochs=5"],
             "unknown flag of `train` '--epochs'; did you mean --set=epochs=5?",
         ),
+        (["train", "--batch_size=5"], "did you mean --set=global_batch_size"),
         (["recipe", "DIR/none.json"], "none.json' does not exist"),
     ],
 )

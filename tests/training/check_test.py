@@ -54,7 +54,7 @@ def test_classes_sizes_and_copies_of_folders(tmp_path, assert_found):
 MASKS = """\
   water  30 (33.3%)  30 (33.3%)
 train has no ship
-left out: 1 files, such as 'DIR/train/masks/7.png', are masks of no picture
+left out: 1 files, such as 'DIR/train/masks/7.png', are not PNG, TIFF or BMP masks of a picture
 mask of 'DIR/train/images/0.png' must be the file 'DIR/train/masks/0.png', got 'none'
 1 pictures cannot be read, such as DIR/train/images/0.png
 """

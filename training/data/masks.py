@@ -101,11 +101,14 @@ class MaskSource(RowSource):
             rows, self._left_out = rows_of_mask_folders(root, recipe.train_split)
         super().__init__(recipe, path, root, rows)
         self.select(recipe.train_split)
-        file = os.path.join(root, CLASSES)
-        label_map = os.path.join(root, LABEL_MAP)
-        if os.path.exists(label_map) and not os.path.exists(file):
-            file = label_map
-        self.class_names, self.colors = read_colored_names(file)
+        files = [os.path.join(root, name) for name in (CLASSES, LABEL_MAP)]
+        found = [file for file in files if os.path.exists(file)]
+        if not found:
+            accepted = (
+                f"a folder with {CLASSES}, which has the name of a class in each line"
+            )
+            raise invalid("data_dir", accepted, root)
+        self.class_names, self.colors = read_colored_names(found[0])
         self._numbers_in = functools.cache(self._find_numbers)
         if len(self.class_names) > IGNORED:
             raise invalid(
@@ -359,7 +362,9 @@ def rows_of_mask_folders(
             rows.append(Row(file, os.path.relpath(mask, root), split))
         if unused := sorted(files - owners.keys()):
             named = f"{len(unused)} files, such as {unused[0]!r}"
-            _print_once(f"left out: {named}, are masks of no picture")
+            _print_once(
+                f"left out: {named}, are not PNG, TIFF or BMP masks of a picture"
+            )
     if not rows:
         accepted = f"the folder of the pictures, with {LAYOUT}"
         raise invalid("data_dir", accepted, folder)

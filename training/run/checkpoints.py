@@ -250,15 +250,8 @@ def read_newest(
     return 0, {}
 
 
-def is_of_tf_keras(directory: Path) -> bool:
-    """Whether a folder has checkpoints of a run with tf_keras, which are no longer read."""
-    return bool(_steps(directory, ".index"))
-
-
-def _steps(directory: Path, ending: str = ".npz") -> list[int]:
-    found = (
-        path.stem.removeprefix("ckpt-") for path in directory.glob(f"ckpt-*{ending}")
-    )
+def _steps(directory: Path) -> list[int]:
+    found = (path.stem.removeprefix("ckpt-") for path in directory.glob("ckpt-*.npz"))
     return sorted(int(number) for number in found if number.isdigit())
 
 

@@ -13,6 +13,7 @@ from lambdanet.backend import keras
 from lambdanet.configs.recipe import Recipe
 
 MEMORY = Path("/proc/meminfo")  # of Linux
+FIXED = 200_000_000  # bytes of a step with any number of pixels
 
 
 def memory_lines(recipe: Recipe, model: keras.Model, workers: int) -> list[str]:
@@ -40,20 +41,20 @@ def memory_lines(recipe: Recipe, model: keras.Model, workers: int) -> list[str]:
 def step_bytes(model: keras.Model, shape: tuple[int, ...]) -> int:
     """Estimates the memory of a training step by what the layers return.
 
-        2 * (bytes of all outputs of layers) + bytes of the weights and of the optimizer's variables
+        0.2 GB + 2 * (bytes of all outputs of layers) + bytes of the weights and of the optimizer's variables
 
     The outputs have gradients of their size, and the update makes new values. What a layer computes within
     itself is not counted, nor what a layer contains that is a network. In GB, in addition to the variables,
     TensorFlow on a CPU took for two steps, with the tracing of the first one:
 
         network               images per step   took   estimate
-        unet_2d               16 of 64 pixels   0.88       1.35
-        resnet_50             32 of 64 pixels   0.89       0.97
-        lambda_resnet_micro   64 of 64 pixels   0.21       0.15
-        DeepLab on it         16 of 256 pixels  1.49       2.19
-        DeepLab on it         16 of 64 pixels   0.43       0.18
+        unet_2d               16 of 64 pixels   0.88       1.55
+        resnet_50             32 of 64 pixels   0.89       1.17
+        lambda_resnet_micro   64 of 64 pixels   0.21       0.35
+        DeepLab on it         16 of 256 pixels  1.49       2.39
+        DeepLab on it         16 of 64 pixels   0.43       0.38
 
-    By the last two rows, 0.36 GB of DeepLab do not depend on the number of pixels.
+    The first term is what these steps need for any number of pixels, such as the tracing.
 
     Args:
       model: a compiled model; of one that is not functional, only the variables are counted.
@@ -68,7 +69,8 @@ def step_bytes(model: keras.Model, shape: tuple[int, ...]) -> int:
 
     if hasattr(model, "_run_through_graph"):
         model._run_through_graph(keras.KerasTensor(shape), call_fn=count)
-    return sum(math.prod(t.shape) * tf.as_dtype(t.dtype).size for t in tensors)
+    values = sum(math.prod(t.shape) * tf.as_dtype(t.dtype).size for t in tensors)
+    return FIXED + values
 
 
 def available_bytes() -> float:

@@ -83,7 +83,7 @@ def check_model_dir(model_dir: str | Path, recipe: Recipe | None = None) -> Path
 
 def _check_not_of_tf_keras(path: Path) -> None:
     """Raises `InputError` for a run of a version before 0.1.0 on tf_keras, whose checkpoints are not read."""
-    if checkpoints.is_of_tf_keras(path / CHECKPOINTS):
+    if any((path / CHECKPOINTS).glob("ckpt-*.index")):
         raise InputError(
             f"model_dir {str(path)!r} was trained with tf_keras by an earlier version, whose checkpoints are "
             "no longer read; give another --model_dir"

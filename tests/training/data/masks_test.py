@@ -124,7 +124,7 @@ def test_doubts_are_printed(root, capsys):
     (root / "train/masks/i.png").write_bytes(b"")
     open_masks(root).check()
     patterns = (
-        "left out: 1 files, such as '.*/masks/i.png', are masks of no picture",
+        "left out: 1 files, such as '.*/masks/i.png', are not PNG, TIFF or BMP masks of a picture",
         "1 has 2 colors in the palettes of 9 masks of 'train' in .* checked",
         "2 of 9 masks of 'train' in .* checked have no EXIF orientation, but their",
         "3 pictures have two labels or are in two splits, such as '.*c.png'",
@@ -135,7 +135,7 @@ def test_doubts_are_printed(root, capsys):
 
 
 def test_folders_and_files_that_do_not_fit(root, monkeypatch):
-    with refused("'.*/classes.txt' does not exist"):
+    with refused("data_dir must be a folder with classes.txt, which has the name of"):
         open_dataset(RECIPE, root).check()
     mask = root / "train/masks/000.png"
     contents = mask.read_bytes()

@@ -74,8 +74,8 @@ def test_step_that_does_not_fit(tmp_path, monkeypatch):
     model.compile("adam")
     model.optimizer.build(model.weights)
     recipe = dataclasses.replace(RECIPE, input_size=512, accumulate_steps=2)
-    # Maps of 32 images, with gradients; kernel and bias, and two averages of Adam for each.
-    limit = 4 * (2 * 32 * 512 * 512 * 900 + 3 * 1800) // 1024
+    # Maps of 32 images, with gradients; kernel and bias, and two averages of Adam for each; what is fixed.
+    limit = (4 * (2 * 32 * 512 * 512 * 900 + 3 * 1800) + 200_000_000) // 1024
     file = tmp_path / "meminfo"
     monkeypatch.setattr("lambdanet.training.run.memory.MEMORY", file)
     found = []
@@ -83,7 +83,7 @@ def test_step_that_does_not_fit(tmp_path, monkeypatch):
         file.write_text(f"MemAvailable:   {limit + more} kB\n")
         found.append(memory.memory_lines(recipe, model, 1))
     line = (
-        "a step needs about 60.4 GB of memory, and 60.4 GB are available: "
+        "a step needs about 60.6 GB of memory, and 60.6 GB are available: "
         "a smaller global_batch_size or input_size needs less"
     )
     assert found == [[], [line]]
