@@ -55,6 +55,7 @@ MASKS = """\
   water  30 (33.3%)  30 (33.3%)
 train has no ship
 left out: 1 files, such as 'DIR/train/masks/7.png', are not PNG, TIFF or BMP masks of a picture
+JPEG is not read, as its compression changes the numbers, got 'none'
 mask of 'DIR/train/images/0.png' must be the file 'DIR/train/masks/0.png', got 'none'
 1 pictures cannot be read, such as DIR/train/images/0.png
 """

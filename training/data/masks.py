@@ -104,10 +104,11 @@ class MaskSource(RowSource):
         files = [os.path.join(root, name) for name in (CLASSES, LABEL_MAP)]
         found = [file for file in files if os.path.exists(file)]
         if not found:
-            accepted = (
-                f"a folder with {CLASSES}, which has the name of a class in each line"
+            raise invalid(
+                "data_dir",
+                f"a folder with {CLASSES}, which has the name of a class in each line",
+                root,
             )
-            raise invalid("data_dir", accepted, root)
         self.class_names, self.colors = read_colored_names(found[0])
         self._numbers_in = functools.cache(self._find_numbers)
         if len(self.class_names) > IGNORED:
@@ -271,6 +272,8 @@ class MaskSource(RowSource):
                 num_pages = getattr(image, "n_frames", 1)
                 found = f"{image.mode} {image.tile[0].args}, {num_pages}"
                 upright = ImageOps.exif_transpose(image)
+        except FileNotFoundError:
+            raise invalid(where, ACCEPTED, "none") from None
         # Pillow raises many kinds for damaged files, and one for large ones.
         except Exception as error:
             raise invalid(where, ACCEPTED, one_line(error)) from None

@@ -69,8 +69,7 @@ def step_bytes(model: keras.Model, shape: tuple[int, ...]) -> int:
 
     if hasattr(model, "_run_through_graph"):
         model._run_through_graph(keras.KerasTensor(shape), call_fn=count)
-    values = sum(math.prod(t.shape) * tf.as_dtype(t.dtype).size for t in tensors)
-    return FIXED + values
+    return FIXED + sum(math.prod(t.shape) * tf.as_dtype(t.dtype).size for t in tensors)
 
 
 def available_bytes() -> float:
